@@ -1,0 +1,173 @@
+"""The book's figures: Matplotlib drawings as inline SVG that follows the page's text colour, light or dark."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from .ledger import Demand
+from .roofline import COMPUTE, MEMORY, Roofline
+from .units import si
+
+# Okabe and Ito's colours: distinct for every common kind of colour vision, on light and on dark ground.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Drawn in this colour, replaced by the page's own.
+_INK = "#010203"
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+    "legend.frameon": False,
+} | {f"{name}.color": _INK for name in ("text", "xtick", "ytick")}
+_STYLE |= {"axes.edgecolor": _INK, "axes.labelcolor": _INK, "grid.color": "#888888", "grid.alpha": 0.3}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as a notebook shows it: inline SVG with a text alternative, and a caption that names the source."""
+
+    svg: str
+    alt: str
+    caption: str = ""
+
+    def __repr__(self) -> str:
+        return f"Picture: {self.alt}"
+
+    def _repr_html_(self) -> str:
+        caption = f"<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
+        return f'<figure class="rooflab-figure">{self.svg}{caption}</figure>'
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as a notebook shows it; numbers are given as text, with their units in the header."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+
+    def __repr__(self) -> str:
+        return "\n".join(" | ".join(row) for row in (self.header, *self.rows))
+
+    def _repr_html_(self) -> str:
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in self.header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        return f'<table class="rooflab-data">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence], caption: str = "") -> Table:
+    """Return a table for a page; a row of another length than the header raises ValueError.
+
+    >>> table(["device", "FLOP/byte"], [["H100 SXM5", 295]])
+    device | FLOP/byte
+    H100 SXM5 | 295
+    """
+    cells = tuple(tuple(str(cell) for cell in row) for row in rows)
+    for row in cells:
+        if len(row) != len(header):
+            raise ValueError(f"row {row} has {len(row)} cells, the header {tuple(header)} has {len(header)}")
+    return Table(tuple(header), cells, caption)
+
+
+def figure(width: float = 6.8, height: float = 4.0):
+    """Return a Matplotlib figure and its axes (inches) in the book's style; draw inside `with style():`."""
+    fig = Figure(figsize=(width, height), layout="constrained")
+    return fig, fig.subplots()
+
+
+def style():
+    """Return the context in which the book's figures are drawn."""
+    return matplotlib.rc_context(_STYLE)
+
+
+def show(fig: Figure, alt: str, caption: str = "") -> Picture:
+    """Return `fig` as a picture. `alt` says in words what it shows; it must not be empty."""
+    return Picture(svg(fig, alt), alt, caption)
+
+
+def svg(fig: Figure, alt: str) -> str:
+    """Return `fig` as an inline SVG element, the same text for the same drawing."""
+    if not alt.strip():
+        raise ValueError("a figure needs a text alternative; say in words what it shows")
+    buffer = io.StringIO()
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "rooflab"}):
+        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].replace(_INK, "currentColor")
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # Ids must be unique on a page that shows several figures.
+    mark = "f" + hashlib.sha256(text.encode()).hexdigest()[:8]
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{mark}-", text)
+    label = html.escape(alt, quote=True)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+
+
+def roofline_axes(ax, lines: Sequence[Roofline], x_range=(0.1, 1e5), y_range=(1e10, 1e16)) -> None:
+    """Draw every compute and memory roof of `lines` on log-log axes: FLOP/byte across, FLOP/s up."""
+    ax.set(xscale="log", yscale="log", xlim=x_range, ylim=y_range)
+    ax.set_xlabel("intensity, FLOP/byte")
+    ax.set_ylabel("performance, FLOP/s")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: si(value)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.grid(True)
+    for index, line in enumerate(lines):
+        compute = [roof for roof in line.roofs if roof.kind == COMPUTE]
+        memory = [roof for roof in line.roofs if roof.kind == MEMORY]
+        top, fastest = max(roof.rate for roof in compute), max(roof.rate for roof in memory)
+        for roof in compute:
+            x = np.array([roof.rate / fastest, x_range[1]])
+            ax.plot(x, np.full(2, roof.rate), color=COLOURS[index], ls=_dash(roof), lw=1.8)
+            text = f"{roof.label}, {si(roof.rate, 'FLOP/s')}"
+            ax.annotate(text, (x_range[1], roof.rate), (-2, 3), textcoords="offset points", ha="right", fontsize=8)
+        for roof in memory:
+            x = np.array([max(x_range[0], y_range[0] / roof.rate), top / roof.rate])
+            ax.plot(x, x * roof.rate, color=COLOURS[index], ls=_dash(roof), lw=1.8)
+            at = x[0] * 2
+            text = f"{roof.label}, {si(roof.rate, 'B/s')}"
+            ax.annotate(
+                text,
+                (at, at * roof.rate),
+                (-4, 3),
+                textcoords="offset points",
+                fontsize=8,
+                rotation=45,
+                rotation_mode="anchor",
+                transform_rotates_text=True,
+            )
+
+
+def _dash(roof) -> str:
+    return "-" if roof.basis == "paper" else "--"
+
+
+def roofline_figure(lines: Sequence[Roofline], demands: Iterable[Demand] = (), **ranges) -> Figure:
+    """Return a roofline chart with a lettered dot for each demand, placed at its bound under the first of `lines`."""
+    with style():
+        fig, ax = figure()
+        roofline_axes(ax, lines, **ranges)
+        for index, demand in enumerate(demands):
+            bound = lines[0].bound(demand)
+            spot = (demand.intensity_flop_per_byte(), bound.attainable_flop_per_s)
+            ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=9, label=f"{chr(65 + index)} {demand.title}")
+            ax.annotate(chr(65 + index), spot, ha="center", va="center", fontsize=7, color="white")
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(loc="lower right", fontsize=8)
+    return fig

@@ -1,0 +1,366 @@
+"""Symbolic counts of FLOPs, bytes and launches, each written once.
+
+Every formula is a SymPy expression that carries its units.
+From it come the LaTeX of a page, the NumPy function behind a table and the JavaScript behind a slider.
+A multiply-add counts as 2 FLOP; comparisons, exponentials and divisions count as 1 FLOP each.
+Bytes are *compulsory* main-memory traffic: each input read once, each output written once, nothing kept between kernels.
+There are no numbers of machines or models in this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+
+import sympy
+from sympy import Max, Min, ceiling
+from sympy.core.singleton import S
+from sympy.printing.mathml import MathMLPresentationPrinter
+
+from .units import FLOP, UnitError, byte, check, element, launch, magnitude, second
+
+
+class LedgerError(ValueError):
+    """Raised when a formula is called with a missing, unknown or impossible value."""
+
+
+class Var(sympy.Symbol):
+    """One symbol of the book: positive, with a unit and one meaning; it prints in the order of definition."""
+
+    def __new__(cls, name: str, unit, meaning: str):
+        return super().__new__(cls, name, positive=True)
+
+    def __init__(self, name: str, unit, meaning: str):
+        self.unit, self.meaning, self.rank = sympy.sympify(unit), meaning, len(SYMBOLS)
+        SYMBOLS[name] = self
+
+    def sort_key(self, order=None):
+        # Printers order factors by this key: 2MNK as the field writes it, not alphabetically.
+        return self.class_key(), (1, (f"{self.rank:04d}",)), S.One.sort_key(), S.One
+
+
+SYMBOLS: dict[str, Var] = {}
+
+b = Var("b", byte / element, "bytes per element")
+k = Var("k", 1, "number of operations in a chain")
+M = Var("M", 1, "rows of the output matrix")
+N = Var("N", 1, "columns of the output matrix")
+K = Var("K", 1, "inner dimension, the length of each dot product")
+n = Var("n", 1, "length of a vector")
+R = Var("R", 1, "rows of a matrix that is reduced row by row")
+C = Var("C", 1, "columns of a matrix that is reduced row by row")
+B_M = Var("B_M", 1, "rows of an output tile")
+B_N = Var("B_N", 1, "columns of an output tile")
+B = Var("B", 1, "batch: sequences processed together")
+L = Var("L", 1, "context length in tokens")
+h = Var("h", 1, "query heads")
+h_kv = Var("h_kv", 1, "key-value heads")
+d_h = Var("d_h", 1, "head dimension")
+c = Var("c", 1, "share of the query-key pairs that is computed: 1 for full attention, 1/2 for causal")
+F = Var("F", FLOP, "floating-point operations of a workload")
+Q = Var("Q", byte, "bytes that a workload moves at one memory level")
+I = Var("I", FLOP / byte, "intensity: operations per byte moved")  # noqa: E741 - the field's letter
+P = Var("P", FLOP / second, "peak rate of a compute unit")
+beta = Var("beta", byte / second, "peak bandwidth of a memory level")
+n_launch = Var("n_launch", launch, "kernel launches")
+t_launch = Var("t_launch", second / launch, "least time per kernel launch")
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A named expression with a checked unit; call it with numbers in base units (FLOP, byte, s).
+
+    >>> gemm_flop = WORKLOADS["gemm"].flop
+    >>> gemm_flop(M=1, N=4096, K=4096)
+    33554432
+    >>> gemm_flop.latex()
+    '2 M N K'
+    """
+
+    name: str
+    quantity: sympy.Expr
+    unit: sympy.Expr
+
+    def __post_init__(self):
+        try:
+            check(self.quantity, self.unit, {s: s.unit for s in self.quantity.free_symbols})
+        except UnitError as slip:
+            raise UnitError(f"{self.name}: {slip}") from None
+
+    @functools.cached_property
+    def expr(self) -> sympy.Expr:
+        """The expression without its units, in `unit`."""
+        return magnitude(self.quantity, self.unit)
+
+    @functools.cached_property
+    def symbols(self) -> tuple[Var, ...]:
+        """The symbols it depends on, in the order of the symbol table."""
+        return tuple(sorted(self.expr.free_symbols, key=lambda symbol: symbol.rank))
+
+    @functools.cached_property
+    def numpy(self):
+        """The NumPy function of `symbols`, elementwise over arrays."""
+        import numpy as np
+
+        # lambdify's own Max stacks its arguments, which fails when they broadcast.
+        extremes = {
+            "Max": lambda *args: functools.reduce(np.maximum, args),
+            "Min": lambda *args: functools.reduce(np.minimum, args),
+        }
+        return sympy.lambdify(self.symbols, self.expr, [extremes, "numpy"])
+
+    def __call__(self, **values):
+        """Return the formula's value in `unit`; arrays broadcast. Raises LedgerError on a value that cannot be."""
+        names = [symbol.name for symbol in self.symbols]
+        if missing := [name for name in names if name not in values]:
+            raise LedgerError(f"{self.name} needs {', '.join(missing)}; it depends on {', '.join(names)}")
+        for name in values:
+            if name not in SYMBOLS:
+                raise LedgerError(f"{self.name}: unknown symbol {name!r}; it depends on {', '.join(names)}")
+        return self.numpy(*(_positive(f"{self.name}: {name}", values[name]) for name in names))
+
+    def latex(self) -> str:
+        """Return the right-hand side as LaTeX."""
+        return sympy.latex(self.expr)
+
+    def js(self) -> str:
+        """Return a JavaScript function of `symbols`."""
+        arguments = ", ".join(symbol.name for symbol in self.symbols)
+        return f"({arguments}) => {sympy.jscode(self.expr)}"
+
+    def mathml_tokens(self) -> list[str | list[str]]:
+        """Return the right-hand side as presentation MathML, cut at its symbols: text, [name, MathML], text, ...
+
+        A page joins the tokens as they are, or puts a number in each symbol's place.
+        """
+        marks = {_mathml(symbol): symbol.name for symbol in self.symbols}
+        # Longest first: the mark of h also occurs inside the mark of h_kv.
+        pattern = "|".join(re.escape(mark) for mark in sorted(marks, key=len, reverse=True))
+        pieces = re.split(f"({pattern})", _mathml(self.expr)) if marks else [_mathml(self.expr)]
+        return [[marks[piece], piece] if piece in marks else piece for piece in pieces if piece]
+
+
+def _positive(what: str, value):
+    """Return `value` if it is positive and finite, an array as floats; else raise LedgerError."""
+    import numpy as np
+
+    try:
+        numbers = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise LedgerError(f"{what} is {value!r}; it must be a number") from None
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise LedgerError(f"{what} is {value}; it must be positive and finite")
+    # Python's integers are exact at any size; an array of int64 would overflow unseen.
+    return numbers if numbers.ndim else value
+
+
+def _mathml(expr: sympy.Expr) -> str:
+    return MathMLPresentationPrinter({"mul_symbol": "dot"}).doprint(expr)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one piece of work demands: operations per compute unit, bytes per memory level, kernel launches.
+
+    The first compute unit is the one whose FLOPs name the performance.
+    `assumes` says in words what the counts leave out.
+    """
+
+    name: str
+    title: str
+    work: dict[str, Formula]
+    traffic: dict[str, Formula]
+    launches: Formula
+    assumes: str
+
+    @property
+    def flop(self) -> Formula:
+        """The FLOP count of the first compute unit."""
+        return next(iter(self.work.values()))
+
+    @property
+    def formulas(self) -> tuple[Formula, ...]:
+        """Every count of this workload."""
+        return (*self.work.values(), *self.traffic.values(), self.launches)
+
+    def intensity(self, level: str = "hbm") -> Formula:
+        """Return the workload's FLOP per byte of compulsory traffic at one memory level.
+
+        >>> WORKLOADS["dot"].intensity().latex()
+        '\\\\frac{1}{b}'
+        """
+        if level not in self.traffic:
+            raise LedgerError(f"{self.name} counts no traffic at {level!r}; it has {', '.join(self.traffic)}")
+        quotient = sympy.factor(sympy.cancel(self.flop.quantity / self.traffic[level].quantity))
+        return Formula(f"{self.name}_intensity_{level}", quotient, FLOP / byte)
+
+    def demand(self, **values) -> Demand:
+        """Return what this workload demands for numbers in base units; a cache level is left out without its symbols.
+
+        >>> WORKLOADS["gemv"].demand(M=4096, K=4096, b=2).flop
+        33554432
+        """
+        given = {
+            level: formula
+            for level, formula in self.traffic.items()
+            if level == "hbm" or all(symbol.name in values for symbol in formula.symbols)
+        }
+        return Demand(
+            self.title,
+            {unit: formula(**values) for unit, formula in self.work.items()},
+            {level: formula(**values) for level, formula in given.items()},
+            self.launches(**values),
+        )
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The numbers of one workload: `work` (FLOP by compute unit), `traffic` (byte by memory level), `launches`."""
+
+    title: str
+    work: dict[str, float]
+    traffic: dict[str, float]
+    launches: float = 1
+
+    def __post_init__(self):
+        if not self.work or not self.traffic:
+            raise LedgerError(f"{self.title}: give work such as {{'tensor': FLOP}} and traffic such as {{'hbm': byte}}")
+        for what, value in (*self.work.items(), *self.traffic.items(), ("launches", self.launches)):
+            if not (math.isfinite(value) and value >= 0):
+                raise LedgerError(f"{self.title}: {what} is {value}; it must be finite and not negative")
+
+    @property
+    def flop(self) -> float:
+        """The FLOPs of the first compute unit."""
+        return next(iter(self.work.values()))
+
+    def intensity_flop_per_byte(self, level: str = "hbm") -> float:
+        """Return FLOP per byte moved at `level`; infinite when nothing moves."""
+        if level not in self.traffic:
+            raise LedgerError(f"{self.title} has no bytes at {level!r}; it has {', '.join(self.traffic)}")
+        moved = self.traffic[level]
+        return self.flop / moved if moved else math.inf
+
+
+# The roofline model itself -------------------------------------------------------------------------------------------
+
+INTENSITY = Formula("intensity", F / Q, FLOP / byte)
+RIDGE = Formula("ridge", P / beta, FLOP / byte)
+ATTAINABLE = Formula("attainable", Min(P, I * beta), FLOP / second)
+COMPUTE_TIME = Formula("compute_time", F / P, second)
+MEMORY_TIME = Formula("memory_time", Q / beta, second)
+LAUNCH_TIME = Formula("launch_time", n_launch * t_launch, second)
+TIME_BOUND = Formula("time_bound", Max(F / P, Q / beta, n_launch * t_launch), second)
+
+ROOFLINE = {f.name: f for f in (INTENSITY, RIDGE, ATTAINABLE, COMPUTE_TIME, MEMORY_TIME, LAUNCH_TIME, TIME_BOUND)}
+
+
+# Workloads -----------------------------------------------------------------------------------------------------------
+
+WORKLOADS: dict[str, Workload] = {}
+
+
+def _define(name, title, *, flop, hbm_elements, launches=1, unit="vector", assumes, **cache_elements) -> None:
+    """Add a workload from counts of operations and elements; the bytes are b times the elements."""
+    levels = {"hbm": hbm_elements, **cache_elements}
+    WORKLOADS[name] = Workload(
+        name,
+        title,
+        {unit: Formula(f"{name}_flop", sympy.sympify(flop) * FLOP, FLOP)},
+        {level: Formula(f"{name}_bytes_{level}", b * elements * element, byte) for level, elements in levels.items()},
+        Formula(f"{name}_launches", sympy.sympify(launches) * launch, launch),
+        assumes,
+    )
+
+
+_define(
+    "dot",
+    "dot product",
+    flop=2 * n,
+    hbm_elements=2 * n,
+    assumes="two vectors read; the one-element result and the tree of partial sums are neglected",
+)
+_define(
+    "axpy",
+    "axpy",
+    flop=2 * n,
+    hbm_elements=3 * n,
+    assumes="x and y read, y written",
+)
+_define(
+    "elementwise_unfused",
+    "elementwise chain, one kernel per operation",
+    flop=k * n,
+    hbm_elements=2 * k * n,
+    launches=k,
+    assumes="one FLOP per element and operation; each kernel reads one tensor and writes one",
+)
+_define(
+    "elementwise_fused",
+    "elementwise chain, one kernel",
+    flop=k * n,
+    hbm_elements=2 * n,
+    assumes="one FLOP per element and operation; intermediates stay in registers",
+)
+_define(
+    "row_reduction",
+    "row sum",
+    flop=R * C,
+    hbm_elements=R * C + R,
+    assumes="one addition per element; reads the matrix, writes one element per row",
+)
+_define(
+    "layernorm",
+    "layer norm",
+    flop=7 * R * C,
+    hbm_elements=2 * R * C + 2 * C,
+    assumes="7 FLOP per element: sum; subtract, square, sum; scale; multiply and add the weights. A row fits on chip",
+)
+_define(
+    "softmax",
+    "softmax, one kernel",
+    flop=5 * R * C,
+    hbm_elements=2 * R * C,
+    assumes="5 FLOP per element: maximum, subtract, exponential, sum, divide. A row fits on chip",
+)
+_define(
+    "softmax_three_pass",
+    "softmax, rows re-read",
+    flop=5 * R * C,
+    hbm_elements=4 * R * C,
+    assumes="as softmax, but a row does not fit on chip: one read for the maximum, one for the sum, one for the result",
+)
+_define(
+    "gemv",
+    "GEMV",
+    flop=2 * M * K,
+    hbm_elements=M * K + K + M,
+    assumes="an M × K matrix times a vector; no reuse of the matrix exists",
+)
+_define(
+    "gemm",
+    "GEMM",
+    flop=2 * M * N * K,
+    hbm_elements=M * K + K * N + M * N,
+    l2=M * K * ceiling(N / B_N) + K * N * ceiling(M / B_M) + M * N,
+    unit="tensor",
+    assumes="each matrix crosses main memory once; from L2, each B_M × B_N tile of the output reads its two panels",
+)
+_define(
+    "attention_prefill",
+    "fused attention, prefill",
+    flop=4 * B * h * L**2 * d_h * c,
+    hbm_elements=B * L * d_h * (2 * h + 2 * h_kv),
+    unit="tensor",
+    assumes="two matrix products; softmax neglected; Q, K, V read and O written once, scores never leave the chip",
+)
+_define(
+    "attention_decode",
+    "attention, decode",
+    flop=4 * B * L * h * d_h,
+    hbm_elements=B * d_h * (2 * L * h_kv + 2 * h),
+    unit="tensor",
+    assumes="one new token per sequence; the cache of K and V is read once; softmax neglected",
+)

@@ -1,0 +1,180 @@
+"""The roofline explorer: an ipywidget in a live notebook, and the same front end without a kernel on a static page."""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import math
+from importlib import resources
+
+import anywidget
+import traitlets
+
+from .. import ledger
+from ..roofline import Bound, Roofline
+from ..units import si
+from .scenario import Scenario
+
+
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath("static", name).read_text(encoding="utf-8")
+
+
+def all_formulas() -> list[ledger.Formula]:
+    """Return every formula that the front end can call."""
+    counts = (formula for workload in ledger.WORKLOADS.values() for formula in workload.formulas)
+    return [*ledger.ROOFLINE.values(), *counts]
+
+
+@functools.cache
+def formulas_js() -> str:
+    """Return the JavaScript text that defines FORMULAS: one function, its symbols and its MathML a formula."""
+    entries = []
+    for formula in all_formulas():
+        symbols = json.dumps([symbol.name for symbol in formula.symbols])
+        math_tokens = json.dumps(formula.mathml_tokens(), ensure_ascii=False)
+        entries.append(f"  {formula.name}: {{ symbols: {symbols}, call: {formula.js()}, math: {math_tokens} }},")
+    return "const FORMULAS = {\n" + "\n".join(entries) + "\n};\n"
+
+
+def module_source() -> str:
+    """Return the ES module that a live notebook loads."""
+    return formulas_js() + _text("explorer.js") + "\nexport default { render };\n"
+
+
+def site_script() -> str:
+    """Return the one classic script of the static site: formulas, front end and host; it needs no eval."""
+    return "(() => {\n" + formulas_js() + _text("explorer.js") + _text("host.js") + "})();\n"
+
+
+def site_css() -> str:
+    """Return the explorer's style sheet."""
+    return _text("explorer.css")
+
+
+class RooflineExplorer(anywidget.AnyWidget):
+    """A roofline with sliders; each slider is a trait of its own name, so ipywidgets can be linked to it.
+
+    >>> from rooflab.widgets import RooflineExplorer, roofline_scenario
+    >>> explorer = RooflineExplorer(roofline_scenario())
+    >>> explorer.device, explorer.dtype
+    ('h100-sxm', 'bf16')
+    """
+
+    scenario = traitlets.Dict().tag(sync=True)
+    static = traitlets.Bool(False).tag(sync=True)
+    device = traitlets.Unicode().tag(sync=True)
+    dtype = traitlets.Unicode().tag(sync=True)
+    basis = traitlets.Unicode("paper").tag(sync=True)
+    launch = traitlets.Unicode("none").tag(sync=True)
+    active = traitlets.Int(0).tag(sync=True)
+
+    def __init__(self, scenario: Scenario, **state):
+        self._esm, self._css = module_source(), site_css()
+        self._scenario = scenario
+        self._devices = {device.id: device for device in scenario.devices}
+        sliders = {slider.name: traitlets.Float(float(slider.start)).tag(sync=True) for slider in scenario.sliders}
+        if unknown := set(state) - set(scenario.defaults()):
+            choices = ", ".join(scenario.defaults())
+            raise traitlets.TraitError(f"unknown setting {', '.join(sorted(unknown))}; choose from {choices}")
+        self.add_traits(**sliders)
+        for name in sliders:
+            self._register_validator(self._positive, (name,))
+        super().__init__(**(scenario.defaults() | state), scenario=scenario.state())
+
+    def _positive(self, _owner, proposal):
+        value = proposal["value"]
+        if not (math.isfinite(value) and value > 0):
+            raise traitlets.TraitError(f"{proposal['trait'].name} is {value}; it must be positive and finite")
+        return value
+
+    @traitlets.validate("device")
+    def _known_device(self, proposal):
+        if proposal["value"] not in self._devices:
+            choices = ", ".join(self._devices)
+            raise traitlets.TraitError(f"unknown device {proposal['value']!r}; choose from {choices}")
+        return self._fits(proposal["value"], self.dtype, proposal["value"])
+
+    @traitlets.validate("dtype")
+    def _known_dtype(self, proposal):
+        return self._fits(self.device, proposal["value"], proposal["value"])
+
+    @traitlets.validate("basis")
+    def _known_basis(self, proposal):
+        return _one_of("basis", proposal["value"], ("paper", "measured"))
+
+    @traitlets.validate("launch")
+    def _known_launch(self, proposal):
+        return _one_of("launch", proposal["value"], ("none", "eager", "graph"))
+
+    @traitlets.validate("active")
+    def _known_active(self, proposal):
+        return _one_of("active", proposal["value"], tuple(range(len(self._scenario.dots))))
+
+    def _fits(self, device: str, dtype: str, value: str) -> str:
+        # Both are empty while the widget is being built.
+        if device and dtype and dtype not in (has := self._devices[device].dtypes("tensor")):
+            title = self._devices[device].title
+            raise traitlets.TraitError(f"{title} has no {dtype} peak; choose a dtype from {', '.join(has)}")
+        return value
+
+    def bounds(self) -> list[Bound]:
+        """Return the bound of each dot for the state that the explorer is in."""
+        line = self._roofline()
+        sliders = {slider.name: getattr(self, slider.name) for slider in self._scenario.sliders}
+        return [line.bound(demand) for demand in self._scenario.demands(self.dtype, **sliders)]
+
+    def _roofline(self) -> Roofline:
+        launch = None if self.launch == "none" else self.launch
+        return Roofline.of(self._devices[self.device], self.dtype, measured=self.basis == "measured", launch=launch)
+
+    def __repr__(self) -> str:
+        # Stable, so that a stored output does not change from run to run.
+        return f"RooflineExplorer({self._scenario.id!r})"
+
+    def _repr_mimebundle_(self, **kwargs):
+        live = super()._repr_mimebundle_(**kwargs)
+        data, metadata = live if isinstance(live, tuple) else (live, {})
+        return data | {"text/html": self.static_html()}, metadata
+
+    def static_html(self) -> str:
+        """Return the kernel-free twin: the state as JSON, and a picture and a table for readers without JavaScript."""
+        defaults = {name: getattr(self, name) for name in self._scenario.defaults()}
+        # An integer stays one on the way to the page: 4096, not 4096.0.
+        defaults = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in defaults.items()}
+        state = json.dumps(self.scenario | {"defaults": defaults}, ensure_ascii=False, separators=(",", ":"))
+        # `</` would end the script element early.
+        state = state.replace("</", "<\\/")
+        return (
+            f'<div class="rooflab-explorer" data-rooflab-explorer="{html.escape(self._scenario.id)}">'
+            f'<script type="application/json">{state}</script>{self._picture()}{self._table()}</div>'
+        )
+
+    def _picture(self) -> str:
+        from ..figures import roofline_figure, svg
+
+        bounds = self.bounds()
+        alt = f"Roofline of {self._roofline().title}. " + "; ".join(map(str, bounds))
+        return svg(roofline_figure([self._roofline()], [bound.demand for bound in bounds]), alt)
+
+    def _table(self) -> str:
+        rows = "".join(
+            f"<tr><th scope='row'>{html.escape(dot.label)}</th><td>{si(bound.demand.intensity_flop_per_byte())}</td>"
+            f"<td>{si(bound.attainable_flop_per_s, 'FLOP/s')}</td><td>{si(bound.time_s, 's')}</td>"
+            f"<td>{html.escape(bound.roof.label)}</td></tr>"
+            for dot, bound in zip(self._scenario.dots, self.bounds(), strict=True)
+        )
+        given = ", ".join(f"{slider.label} {getattr(self, slider.name):g}" for slider in self._scenario.sliders)
+        title = self._devices[self.device].title
+        return (
+            f"<table><caption>{html.escape(f'{title}, {self.dtype}; {given}')}. Sliders need JavaScript.</caption>"
+            "<thead><tr><th>workload</th><th>FLOP/byte</th><th>at most</th><th>at least</th><th>bound by</th></tr></thead>"
+            f"<tbody>{rows}</tbody></table>"
+        )
+
+
+def _one_of(name: str, value, choices: tuple):
+    if value not in choices:
+        raise traitlets.TraitError(f"{name} is {value!r}; choose from {', '.join(map(str, choices))}")
+    return value

@@ -1,0 +1,166 @@
+"""What a slider page shows: parameters in exact steps, workloads as dots, recorded points, devices.
+
+A scenario is data. A new slider page is a new scenario; the front end stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from .. import ledger
+from ..hardware import Device, devices
+from ..roofline import COMPUTE, MEMORY, device_roofs, measured_roofs
+from ..units import DTYPE_BYTES
+
+
+class ScenarioError(ValueError):
+    """Raised when a scenario's parts do not fit together."""
+
+
+@dataclass(frozen=True)
+class Slider:
+    """One parameter: a name, the exact values it steps through, and the one it starts at."""
+
+    name: str
+    label: str
+    values: tuple[float, ...]
+    start: float
+    unit: str = ""
+
+    def __post_init__(self):
+        if self.start not in self.values:
+            raise ScenarioError(f"slider {self.name}: start {self.start} is not one of its values {self.values}")
+        if any(not (math.isfinite(value) and value > 0) for value in self.values) or list(self.values) != sorted(set(self.values)):
+            raise ScenarioError(f"slider {self.name}: values must be positive, finite and rising, got {self.values}")
+
+
+def powers_of_two(low: int, high: int) -> tuple[int, ...]:
+    """Return the powers of two from `low` to `high`, both included.
+
+    >>> powers_of_two(1, 8)
+    (1, 2, 4, 8)
+    """
+    return tuple(2**i for i in range(low.bit_length() - 1, high.bit_length()))
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One workload of the ledger; `values` maps each symbol to a slider's name, a number, or "dtype" (bytes each)."""
+
+    label: str
+    workload: str
+    values: dict[str, str | float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One recorded measurement: intensity in FLOP/byte, rate in FLOP/s, and where it comes from."""
+
+    label: str
+    device: str
+    dtype: str
+    intensity: float
+    flop_per_s: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A whole explorer page; `state()` gives the front end its JSON, `demands()` gives Python the same numbers."""
+
+    id: str
+    title: str
+    dots: tuple[Dot, ...]
+    sliders: tuple[Slider, ...]
+    device: str = "h100-sxm"
+    dtype: str = "bf16"
+    points: tuple[Point, ...] = ()
+    devices: tuple[Device, ...] = field(default_factory=lambda: tuple(devices().values()))
+    x_range: tuple[float, float] = (0.1, 1e5)
+    y_range: tuple[float, float] = (1e10, 1e16)
+
+    def __post_init__(self):
+        names = {slider.name for slider in self.sliders}
+        for dot in self.dots:
+            if dot.workload not in ledger.WORKLOADS:
+                choices = ", ".join(ledger.WORKLOADS)
+                raise ScenarioError(f"{dot.label}: unknown workload {dot.workload!r}; choose from {choices}")
+            needed = {s.name for f in ledger.WORKLOADS[dot.workload].formulas for s in f.symbols}
+            for symbol, source in dot.values.items():
+                if isinstance(source, str) and source not in names | {"dtype"}:
+                    raise ScenarioError(f"{dot.label}: {symbol} comes from unknown slider {source!r}; sliders: {names}")
+            if missing := needed - set(dot.values):
+                raise ScenarioError(f"{dot.label}: no value for {', '.join(sorted(missing))}")
+        if self.device not in {each.id for each in self.devices}:
+            raise ScenarioError(f"unknown device {self.device!r}; choose from {', '.join(d.id for d in self.devices)}")
+
+    def defaults(self) -> dict:
+        """Return the state that the explorer starts in and resets to."""
+        start = {"device": self.device, "dtype": self.dtype, "basis": "paper", "launch": "none", "active": 0}
+        return start | {slider.name: slider.start for slider in self.sliders}
+
+    def demands(self, dtype: str, **parameters) -> list[ledger.Demand]:
+        """Return one demand a dot, for slider values given by name (defaults where not given)."""
+        values = self.defaults() | parameters
+        found = []
+        for dot in self.dots:
+            numbers = {
+                symbol: DTYPE_BYTES[dtype] if source == "dtype" else values[source] if isinstance(source, str) else source
+                for symbol, source in dot.values.items()
+            }
+            found.append(ledger.WORKLOADS[dot.workload].demand(**numbers))
+        return found
+
+    def state(self) -> dict:
+        """Return what the front end needs, as JSON-ready data; formulas are named, not carried."""
+        shown = [_device_state(device) for device in self.devices]
+        used = {name for device in shown for name in device["compute"]}
+        names = {dot.workload for dot in self.dots}
+        return {
+            "id": self.id,
+            "title": self.title,
+            "devices": shown,
+            "dtypes": {dtype: size for dtype, size in DTYPE_BYTES.items() if dtype in used},
+            "sliders": [
+                {"name": s.name, "label": s.label, "values": list(s.values), "unit": s.unit} for s in self.sliders
+            ],
+            "dots": [{"label": dot.label, "workload": dot.workload, "values": dot.values} for dot in self.dots],
+            "workloads": {name: _workload_state(ledger.WORKLOADS[name]) for name in sorted(names)},
+            "points": [vars(point) for point in self.points],
+            "x_range": list(self.x_range),
+            "y_range": list(self.y_range),
+            "defaults": self.defaults(),
+        }
+
+
+def _device_state(device: Device) -> dict:
+    """Return a device as the front end needs it: compute roofs by dtype, memory roofs, launch floors, on both bases."""
+    compute: dict[str, list] = {}
+    memory: dict[tuple, dict] = {}
+    measured = {row.name: row for row in device.measurements}
+    for dtype in device.dtypes("tensor"):
+        roofs = device_roofs(device, dtype)
+        if {f"gemm {dtype}", "copy"} <= measured.keys():
+            roofs += measured_roofs(device, dtype).values()
+        compute[dtype] = [vars(roof) for roof in roofs if roof.kind == COMPUTE]
+        memory |= {(roof.key, roof.basis): vars(roof) for roof in roofs if roof.kind == MEMORY}
+    launch = {
+        mode: measured[f"launch {mode}"].s_per_launch for mode in ("eager", "graph") if f"launch {mode}" in measured
+    }
+    return {
+        "id": device.id,
+        "title": device.title,
+        "compute": compute,
+        "memory": list(memory.values()),
+        "launch": launch,
+    }
+
+
+def _workload_state(workload: ledger.Workload) -> dict:
+    return {
+        "work": {unit: formula.name for unit, formula in workload.work.items()},
+        "traffic": {level: formula.name for level, formula in workload.traffic.items()},
+        "launches": workload.launches.name,
+        "assumes": workload.assumes,
+    }

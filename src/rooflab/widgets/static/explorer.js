@@ -1,0 +1,430 @@
+// The roofline explorer's front end: one module, no imports, the same in JupyterLab and on the static page.
+// FORMULAS is written above this text at build time, from the SymPy expressions of rooflab.ledger.
+
+const SVG = "http://www.w3.org/2000/svg";
+const BOX = { width: 680, height: 400, left: 76, right: 22, top: 14, bottom: 48 };
+const PREFIX = { "-4": "p", "-3": "n", "-2": "µ", "-1": "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E" };
+
+// The twin of rooflab.units.si; a test compares the two.
+function si(value, unit = "", digits = 4) {
+  if (value === 0) return `0 ${unit}`.trim();
+  const rounded = value.toExponential(digits - 1);
+  const exponent = Number(rounded.split("e")[1]);
+  const ratio = unit === "" || unit === "FLOP/byte" || unit === "FLOP/B";
+  const plain = ratio && Math.abs(Number(rounded)) >= 0.001 && Math.abs(Number(rounded)) < 1e6;
+  const power = plain ? 0 : Math.max(-4, Math.min(6, Math.floor(exponent / 3)));
+  const places = Math.max(0, digits - 1 - (exponent - 3 * power));
+  let mantissa = Number(`${rounded.split("e")[0]}e${exponent - 3 * power}`).toFixed(Math.min(places, 100));
+  if (mantissa.includes(".")) mantissa = mantissa.replace(/0+$/, "").replace(/\.$/, "");
+  return `${mantissa} ${PREFIX[power]}${unit}`.trim();
+}
+
+function node(name, attributes = {}, text = "") {
+  const svg = ["svg", "g", "path", "line", "circle", "rect", "text", "title", "polygon"].includes(name);
+  const made = svg ? document.createElementNS(SVG, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== "") made.textContent = text;
+  return made;
+}
+
+// Everything that the page shows about one state, from the state alone: no drawing here.
+function evaluate(scenario, state) {
+  const device = scenario.devices.find((each) => each.id === state.device);
+  const compute = device.compute[state.dtype];
+  // What nobody measured keeps its figure on paper, as in rooflab.roofline.
+  const all = [...compute, ...device.memory];
+  const same = (a, b) => a.kind === b.kind && a.key === b.key;
+  const roofs = all.filter((roof) =>
+    state.basis === "paper" ? roof.basis === "paper" : roof.basis === "measured" || !all.some((other) => other.basis === "measured" && same(other, roof)),
+  );
+  if (state.launch !== "none") {
+    roofs.push({ kind: "launch", key: "launch", rate: device.launch[state.launch], label: `launch, ${state.launch}` });
+  }
+  const rate = (kind, key) => roofs.find((roof) => roof.kind === kind && roof.key === key)?.rate;
+  const dots = scenario.dots.map((dot) => {
+    const workload = scenario.workloads[dot.workload];
+    const values = {};
+    for (const [symbol, source] of Object.entries(dot.values)) {
+      values[symbol] = typeof source === "number" ? source : source === "dtype" ? scenario.dtypes[state.dtype] : state[source];
+    }
+    const count = (name) => FORMULAS[name].call(...FORMULAS[name].symbols.map((symbol) => values[symbol]));
+    const amount = (roof) =>
+      roof.kind === "compute" ? workload.work[roof.key] : roof.kind === "memory" ? workload.traffic[roof.key] : workload.launches;
+    const unit = Object.keys(workload.work)[0];
+    const result = { label: dot.label, workload, values, unit, flop: count(workload.work[unit]), bytes: count(workload.traffic.hbm) };
+    result.intensity = FORMULAS.intensity.call(result.flop, result.bytes);
+    const peak = rate("compute", unit);
+    if (peak === undefined) {
+      result.problem = `no ${unit} peak on record for ${device.title}`;
+      return result;
+    }
+    result.ridge = FORMULAS.ridge.call(peak, rate("memory", "hbm"));
+    result.time = 0;
+    result.times = [];
+    for (const roof of roofs) {
+      const name = amount(roof);
+      if (name === undefined) continue;
+      const time = FORMULAS[`${roof.kind}_time`].call(count(name), roof.rate);
+      if (time > 0) result.times.push([roof, time]);
+      if (time > result.time) Object.assign(result, { time, roof });
+    }
+    result.attainable = result.flop / result.time;
+    return result;
+  });
+  return { device, compute, roofs, dots };
+}
+
+// A problem with `state`, in one line that names the value and the choices; "" when there is none.
+function problem(scenario, state) {
+  const device = scenario.devices.find((each) => each.id === state.device);
+  if (!device) return `unknown device "${state.device}"; choose from ${scenario.devices.map((each) => each.id).join(", ")}`;
+  const dtypes = Object.keys(device.compute);
+  if (!dtypes.includes(state.dtype)) return `${device.title} has no ${state.dtype} peak; choose from ${dtypes.join(", ")}`;
+  if (!["paper", "measured"].includes(state.basis)) return `unknown ceilings "${state.basis}"; choose from paper, measured`;
+  if (state.basis === "measured" && !measurable(device, state.dtype)) {
+    const able = scenario.devices.filter((each) => Object.keys(each.compute).some((dtype) => measurable(each, dtype)));
+    return `no measured ceilings for ${device.title} in ${state.dtype}; there are some for ${able.map((each) => each.title).join(", ") || "no device"}`;
+  }
+  if (state.launch !== "none" && !(state.launch in device.launch)) {
+    return `no launch floor "${state.launch}" for ${device.title}; choose from ${["none", ...Object.keys(device.launch)].join(", ")}`;
+  }
+  for (const slider of scenario.sliders) {
+    const value = state[slider.name];
+    if (!(Number.isFinite(value) && value > 0)) return `${slider.name} is ${value}; give a positive number, such as ${slider.values[0]}`;
+  }
+  if (!(Number.isInteger(state.active) && state.active >= 0 && state.active < scenario.dots.length)) {
+    return `active is ${state.active}; choose from 0 to ${scenario.dots.length - 1}`;
+  }
+  return "";
+}
+
+function measurable(device, dtype) {
+  const kinds = new Set([...(device.compute[dtype] ?? []), ...device.memory].filter((roof) => roof.basis === "measured").map((roof) => roof.kind));
+  return kinds.has("compute") && kinds.has("memory");
+}
+
+const NAMES = ["device", "dtype", "basis", "launch", "active"];
+
+// The state as a link's fragment, and back.
+function toFragment(scenario, state) {
+  const pairs = [["explorer", scenario.id], ...[...NAMES, ...scenario.sliders.map((slider) => slider.name)].map((name) => [name, state[name]])];
+  return "#" + new URLSearchParams(pairs).toString();
+}
+
+function fromFragment(scenario, fragment) {
+  const given = new URLSearchParams(fragment.replace(/^#/, ""));
+  if (given.get("explorer") !== scenario.id) return null;
+  const numbers = ["active", ...scenario.sliders.map((slider) => slider.name)];
+  const state = {};
+  for (const [name, text] of given) {
+    if (name === "explorer") continue;
+    if (![...NAMES, ...numbers].includes(name)) return { error: `unknown setting "${name}" in the link; choose from ${[...NAMES, ...numbers.slice(1)].join(", ")}` };
+    // Number("") is 0, so an empty value must not pass as a number.
+    state[name] = numbers.includes(name) ? (text.trim() === "" ? NaN : Number(text)) : text;
+    if (numbers.includes(name) && !Number.isFinite(state[name])) return { error: `${name}=${text} in the link is not a number` };
+  }
+  return { state };
+}
+
+// A formula's MathML with each symbol replaced by its number.
+function substituted(tokens, values) {
+  const parts = tokens.map((token) => (typeof token === "string" ? token : `<mn>${values[token[0]]}</mn>`));
+  return parts.join("");
+}
+
+function plainMath(tokens) {
+  return tokens.map((token) => (typeof token === "string" ? token : token[1])).join("");
+}
+
+let instances = 0;
+
+function render({ model, el }) {
+  const scenario = model.get("scenario");
+  const isStatic = Boolean(model.get("static"));
+  const uid = `rooflab-${scenario.id}-${++instances}`;
+  const sliderNames = scenario.sliders.map((slider) => slider.name);
+  const read = () => Object.fromEntries([...NAMES, ...sliderNames].map((name) => [name, model.get(name)]));
+  const initial = { ...scenario.defaults };
+  let notice = "";
+
+  // Skeleton: built once; redraws change attributes and text only.
+  const root = node("div", { class: "rooflab" });
+  const controls = node("div", { class: "rooflab-controls" });
+  const error = node("p", { class: "rooflab-error", role: "alert" });
+  error.hidden = true;
+  const chart = node("svg", { class: "rooflab-chart", viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "img" });
+  const readout = node("p", { class: "rooflab-readout", "aria-live": "polite" });
+  const legend = node("p", { class: "rooflab-legend" });
+  const tableBox = node("div", { class: "rooflab-table", tabindex: 0, role: "region", "aria-label": "Workloads and their bounds" });
+  const math = node("div", { class: "rooflab-math", tabindex: 0, role: "region", "aria-label": "The formula with its numbers" });
+  root.append(controls, error, chart, legend, readout, tableBox, math);
+
+  function set(changes) {
+    notice = "";
+    for (const [name, value] of Object.entries(changes)) model.set(name, value);
+    model.save_changes();
+  }
+
+  function menu(name, label, options, onChange) {
+    const box = node("div", { class: "rooflab-control" });
+    const select = node("select", { id: `${uid}-${name}` });
+    for (const [value, text] of options) select.append(node("option", { value }, text));
+    select.addEventListener("change", () => onChange(select.value));
+    box.append(node("label", { for: select.id }, label), select);
+    controls.append(box);
+    return select;
+  }
+
+  const pickDevice = (id) => {
+    const device = scenario.devices.find((each) => each.id === id);
+    const state = read();
+    const changes = { device: id };
+    const lost = [];
+    if (!(state.dtype in device.compute)) {
+      changes.dtype = Object.keys(device.compute)[0];
+      lost.push(`no ${state.dtype} peak, showing ${changes.dtype}`);
+    }
+    if (state.basis === "measured" && !measurable(device, changes.dtype ?? state.dtype)) {
+      changes.basis = "paper";
+      lost.push("no measured ceilings, showing those on paper");
+    }
+    if (state.launch !== "none" && !(state.launch in device.launch)) {
+      changes.launch = "none";
+      lost.push("no measured launch floor");
+    }
+    set(changes);
+    notice = lost.length ? `${device.title}: ${lost.join("; ")}.` : "";
+    schedule();
+  };
+  const deviceMenu = menu("device", "Device", scenario.devices.map((each) => [each.id, each.title]), pickDevice);
+  const dtypeMenu = menu("dtype", "Number format", Object.keys(scenario.dtypes).map((each) => [each, each]), (dtype) => {
+    const state = read();
+    const device = scenario.devices.find((each) => each.id === state.device);
+    const stays = state.basis === "paper" || measurable(device, dtype);
+    set(stays ? { dtype } : { dtype, basis: "paper" });
+    if (!stays) notice = `${device.title}: no measured ceilings in ${dtype}, showing those on paper.`;
+    schedule();
+  });
+  const basisMenu = menu("basis", "Bound by", [["paper", "ceilings on paper"], ["measured", "measured ceilings"]], (basis) => set({ basis }));
+  const launchMenu = menu("launch", "Launch floor", [["none", "none"], ["eager", "eager launches"], ["graph", "CUDA graph"]], (launch) => set({ launch }));
+
+  const ranges = scenario.sliders.map((slider) => {
+    const box = node("div", { class: "rooflab-control rooflab-slider" });
+    const input = node("input", { type: "range", id: `${uid}-${slider.name}`, min: 0, max: slider.values.length - 1, step: 1 });
+    const output = node("output", { for: input.id });
+    const label = node("label", { for: input.id }, `${slider.label} `);
+    label.append(output);
+    input.addEventListener("input", () => set({ [slider.name]: slider.values[Number(input.value)] }));
+    box.append(label, input);
+    controls.append(box);
+    return { slider, input, output };
+  });
+
+  const buttons = node("div", { class: "rooflab-buttons" });
+  const reset = node("button", { type: "button" }, "Reset");
+  reset.addEventListener("click", () => {
+    set(initial);
+    if (isStatic && location.hash.startsWith("#explorer=")) history.replaceState(null, "", location.pathname + location.search);
+  });
+  buttons.append(reset);
+  const link = node("a", { class: "rooflab-link" }, "Link to this state");
+  if (isStatic) buttons.append(link);
+  controls.append(buttons);
+
+  // Axes.
+  const [x0, x1] = scenario.x_range.map(Math.log10);
+  const [y0, y1] = scenario.y_range.map(Math.log10);
+  const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+  const x = (value) => BOX.left + ((clamp(Math.log10(value), x0, x1) - x0) / (x1 - x0)) * (BOX.width - BOX.left - BOX.right);
+  const y = (value) => BOX.height - BOX.bottom - ((clamp(Math.log10(value), y0, y1) - y0) / (y1 - y0)) * (BOX.height - BOX.top - BOX.bottom);
+  const grid = node("g", { class: "rooflab-grid" });
+  for (let e = Math.ceil(x0); e <= x1; e++) {
+    grid.append(node("line", { x1: x(10 ** e), x2: x(10 ** e), y1: BOX.top, y2: BOX.height - BOX.bottom }));
+    grid.append(node("text", { x: x(10 ** e), y: BOX.height - BOX.bottom + 17, "text-anchor": "middle" }, si(Number((10 ** e).toPrecision(1)))));
+  }
+  for (let e = Math.ceil(y0); e <= y1; e++) {
+    grid.append(node("line", { x1: BOX.left, x2: BOX.width - BOX.right, y1: y(10 ** e), y2: y(10 ** e) }));
+    grid.append(node("text", { x: BOX.left - 6, y: y(10 ** e) + 4, "text-anchor": "end" }, si(10 ** e)));
+  }
+  const title = node("title", { id: `${uid}-title` });
+  chart.setAttribute("aria-labelledby", title.id);
+  chart.append(
+    title,
+    grid,
+    node("text", { x: (BOX.left + BOX.width - BOX.right) / 2, y: BOX.height - 10, "text-anchor": "middle" }, "intensity, FLOP per byte of main-memory traffic"),
+    node("text", { x: 0, y: 0, transform: `translate(16 ${(BOX.top + BOX.height - BOX.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, "attainable performance, FLOP/s"),
+  );
+  const roofLayer = node("g");
+  const pointLayer = node("g", { class: "rooflab-points" });
+  const dotLayer = node("g");
+  chart.append(roofLayer, pointLayer, dotLayer);
+
+  const marks = scenario.dots.map((dot, index) => {
+    const mark = node("g", { class: `rooflab-dot rooflab-dot-${index % 7}`, "data-dot": index });
+    mark.append(node("circle", { r: 10 }), node("text", { y: 4, "text-anchor": "middle" }, String.fromCharCode(65 + index)));
+    mark.addEventListener("click", () => set({ active: index }));
+    dotLayer.append(mark);
+    return mark;
+  });
+
+  // Table: one row a workload.
+  const table = node("table");
+  const head = node("tr");
+  for (const name of ["", "workload", "FLOP", "bytes", "FLOP/byte", "at most", "at least", "bound by"]) head.append(node("th", { scope: "col" }, name));
+  const thead = node("thead");
+  thead.append(head);
+  const tbody = node("tbody");
+  const rows = scenario.dots.map((dot, index) => {
+    const row = node("tr");
+    const pick = node("input", { type: "radio", name: `${uid}-active`, id: `${uid}-dot-${index}`, "aria-label": `show the formula of ${dot.label}` });
+    pick.addEventListener("change", () => set({ active: index }));
+    const first = node("td");
+    first.append(pick);
+    const name = node("td");
+    name.append(node("label", { for: pick.id }, `${String.fromCharCode(65 + index)} ${dot.label}`));
+    const cells = ["flop", "bytes", "intensity", "attainable", "time", "bound"].map((key) => node("td", { "data-cell": key }));
+    row.append(first, name, ...cells);
+    tbody.append(row);
+    return { row, pick, cells };
+  });
+  table.append(thead, tbody);
+  tableBox.append(table);
+
+  let drawnRoofs = "";
+  function drawRoofs(state, device, compute) {
+    const key = [state.device, state.dtype, state.basis].join();
+    if (key === drawnRoofs) return;
+    drawnRoofs = key;
+    roofLayer.replaceChildren();
+    const edge = scenario.x_range;
+    const memory = device.memory;
+    // A compute roof starts where the fastest memory of its basis meets it.
+    for (const roof of compute) {
+      const feeds = memory.filter((each) => each.basis === roof.basis).map((each) => each.rate);
+      const start = Math.max(edge[0], FORMULAS.ridge.call(roof.rate, Math.max(...feeds)));
+      roofLayer.append(node("path", { class: `rooflab-roof rooflab-${roof.basis}`, d: `M${x(start)} ${y(roof.rate)}H${x(edge[1])}` }));
+      if (roof.basis === "paper") roofLayer.append(node("text", { x: BOX.width - BOX.right - 4, y: y(roof.rate) - 5, "text-anchor": "end" }, `${roof.label}, ${si(roof.rate, "FLOP/s")}`));
+    }
+    for (const roof of memory) {
+      const limits = compute.filter((each) => each.basis === roof.basis).map((each) => each.rate);
+      if (!limits.length) continue;
+      const end = FORMULAS.ridge.call(Math.max(...limits), roof.rate);
+      // Clip against the bottom of the chart, so that the slope stays true.
+      const start = Math.max(edge[0], scenario.y_range[0] / roof.rate);
+      const at = (intensity) => `${x(intensity)} ${y(FORMULAS.attainable.call(intensity, Infinity, roof.rate))}`;
+      roofLayer.append(node("path", { class: `rooflab-roof rooflab-${roof.basis}`, d: `M${at(start)}L${at(end)}` }));
+      if (roof.basis === "paper") {
+        const middle = start * 4;
+        const slope = (-Math.atan2(y(roof.rate * middle) - y(roof.rate * middle * 10), x(middle * 10) - x(middle)) * 180) / Math.PI;
+        const spot = `translate(${x(start) + 4} ${y(roof.rate * start) - 14}) rotate(${slope})`;
+        roofLayer.append(node("text", { transform: spot, "text-anchor": "start" }, `${roof.label}, ${si(roof.rate, "B/s")}`));
+      }
+    }
+    pointLayer.replaceChildren();
+    for (const point of scenario.points.filter((each) => each.device === state.device && each.dtype === state.dtype)) {
+      const [px, py] = [x(point.intensity), y(point.flop_per_s)];
+      const shape = node("polygon", { points: `${px},${py - 5} ${px + 5},${py} ${px},${py + 5} ${px - 5},${py}` });
+      shape.append(node("title", {}, `${point.label}: ${si(point.flop_per_s, "FLOP/s")} at ${si(point.intensity, "FLOP/byte")}. ${point.source}`));
+      pointLayer.append(shape);
+    }
+    const measured = [...compute, ...memory].some((roof) => roof.basis === "measured");
+    const points = scenario.points.filter((each) => each.device === state.device && each.dtype === state.dtype);
+    legend.textContent = [
+      "Solid: ceilings on paper.",
+      measured ? "Dashed: measured ceilings." : "No measured ceilings on record for this device.",
+      points.length ? `Diamonds: recorded points (${points[0].source}).` : "",
+    ].join(" ");
+  }
+
+  function draw() {
+    const state = read();
+    const wrong = problem(scenario, state);
+    // A state that cannot be drawn leaves the last good picture and says what is wrong.
+    error.hidden = !(wrong || notice);
+    error.textContent = wrong || notice;
+    if (wrong) return;
+    const { device, compute, dots } = evaluate(scenario, state);
+    drawRoofs(state, device, compute);
+    deviceMenu.value = state.device;
+    dtypeMenu.value = state.dtype;
+    for (const option of dtypeMenu.options) option.disabled = !(option.value in device.compute);
+    basisMenu.value = state.basis;
+    basisMenu.options[1].disabled = !measurable(device, state.dtype);
+    launchMenu.value = state.launch;
+    for (const option of launchMenu.options) option.disabled = option.value !== "none" && !(option.value in device.launch);
+    for (const { slider, input, output } of ranges) {
+      const value = state[slider.name];
+      // The thumb goes to the nearest step; the value itself is shown as it is and never written back.
+      const near = slider.values.reduce((best, each, index) => (Math.abs(Math.log(each / value)) < Math.abs(Math.log(slider.values[best] / value)) ? index : best), 0);
+      if (Number(input.value) !== near) input.value = near;
+      const text = `${value}${slider.unit ? " " + slider.unit : ""}`;
+      output.textContent = text;
+      input.setAttribute("aria-valuetext", text);
+    }
+    dots.forEach((dot, index) => {
+      const { row, pick, cells } = rows[index];
+      row.classList.toggle("rooflab-active", index === state.active);
+      marks[index].classList.toggle("rooflab-active", index === state.active);
+      pick.checked = index === state.active;
+      if (index === state.active && dotLayer.lastChild !== marks[index]) dotLayer.append(marks[index]);
+      const shown = dot.problem
+        ? [si(dot.flop, "FLOP"), si(dot.bytes, "B"), si(dot.intensity), "", "", dot.problem]
+        : [si(dot.flop, "FLOP"), si(dot.bytes, "B"), si(dot.intensity), si(dot.attainable, "FLOP/s"), si(dot.time, "s"), dot.roof.label];
+      shown.forEach((text, column) => (cells[column].textContent = text));
+      marks[index].setAttribute("visibility", dot.problem ? "hidden" : "visible");
+      if (!dot.problem) marks[index].setAttribute("transform", `translate(${x(dot.intensity)} ${y(dot.attainable)})`);
+    });
+    const dot = dots[state.active];
+    const where = `${dot.label} on ${device.title}, ${state.dtype}`;
+    readout.textContent = dot.problem
+      ? `${where}: ${si(dot.intensity, "FLOP/byte")}; ${dot.problem}.`
+      : `${where}: ${si(dot.intensity, "FLOP/byte")}, ${dot.intensity < dot.ridge ? "left of" : dot.intensity === dot.ridge ? "at" : "right of"} the ridge at ${si(dot.ridge, "FLOP/byte")}. ` +
+        `Bound by ${dot.roof.label}: at most ${si(dot.attainable, "FLOP/s")}, at least ${si(dot.time, "s")}.`;
+    title.textContent = `Roofline chart. ${readout.textContent}`;
+    const line = (symbol, name, value, unit) =>
+      `<div><math><mi>${symbol}</mi><mo>=</mo>${plainMath(FORMULAS[name].math)}<mo>=</mo>${substituted(FORMULAS[name].math, dot.values)}</math> <span>= ${si(value, unit)}</span></div>`;
+    math.innerHTML =
+      line("F", dot.workload.work[dot.unit], dot.flop, "FLOP") +
+      line("Q", dot.workload.traffic.hbm, dot.bytes, "B") +
+      `<div><math><mi>I</mi><mo>=</mo>${plainMath(FORMULAS.intensity.math)}</math> <span>= ${si(dot.intensity, "FLOP/byte")}</span></div>` +
+      (dot.problem ? "" : `<div><math><mi>t</mi><mo>≥</mo><mo>max</mo></math>(${dot.times.map(([roof, time]) => `${si(time, "s")} <small>${roof.label}</small>`).join(", ")}) = ${si(dot.time, "s")}</div>`) +
+      `<p>Counted: ${dot.workload.assumes}.</p>`;
+    if (isStatic) link.href = toFragment(scenario, state);
+  }
+
+  // One redraw a frame, however many traits change at once.
+  let queued = false;
+  function schedule() {
+    if (queued) return;
+    queued = true;
+    requestAnimationFrame(() => {
+      queued = false;
+      draw();
+    });
+  }
+
+  function adopt(fragment) {
+    const given = fromFragment(scenario, fragment);
+    if (!given) return;
+    const wrong = given.error ?? problem(scenario, { ...read(), ...given.state });
+    if (wrong) {
+      notice = `${wrong}. Showing the last good state.`;
+      schedule();
+    } else {
+      set(given.state);
+    }
+  }
+
+  for (const name of [...NAMES, ...sliderNames]) model.on(`change:${name}`, schedule);
+  el.replaceChildren(root);
+  draw();
+  if (isStatic) {
+    adopt(location.hash);
+    const onHash = () => adopt(location.hash);
+    window.addEventListener("hashchange", onHash);
+    return () => window.removeEventListener("hashchange", onHash);
+  }
+  return () => {
+    for (const name of [...NAMES, ...sliderNames]) model.off(`change:${name}`, schedule);
+  };
+}

@@ -1,0 +1,244 @@
+"""The explorer on the static page, moved as a reader moves it; expected numbers come from the Python formulas."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from rooflab.hardware import device, devices
+from rooflab.roofline import Roofline, RooflineError
+from rooflab.units import si
+from rooflab.widgets import roofline_scenario
+from rooflab.widgets.explorer import all_formulas
+
+SECTION = "01-roofline.html"
+SCENARIO = roofline_scenario()
+POINTS = 1000
+
+
+@pytest.fixture
+def page(page_at):
+    page = page_at(SECTION)
+    page.locator(".rooflab-chart").wait_for()
+    return page
+
+
+def readout(page):
+    return page.locator(".rooflab-readout").inner_text()
+
+
+def settle(page):
+    """Wait for the frame that the last change asked for."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def dot_position(page, index=0):
+    box = page.locator(f"[data-dot='{index}']").bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def random_numbers(formula, rng):
+    for symbol in formula.symbols:
+        if symbol.name in ("b", "c"):
+            yield rng.choice([0.5, 1.0, 2.0, 4.0], POINTS)
+        elif symbol.unit == 1:
+            yield rng.integers(1, 100_000, POINTS).astype(float)
+        else:
+            yield 10 ** rng.uniform(-9, 16, POINTS)
+
+
+def test_javascript_equals_numpy_on_random_points(page):
+    rng = np.random.default_rng(7)
+    formulas = all_formulas()
+    inputs = {f.name: [column.tolist() for column in random_numbers(f, rng)] for f in formulas}
+    got = page.evaluate(
+        """([inputs, points]) => Object.fromEntries(Object.entries(inputs).map(([name, columns]) =>
+             [name, Array.from({length: points}, (_, i) =>
+               window.rooflab.FORMULAS[name].call(...columns.map(column => column[i])))]))""",
+        [inputs, POINTS],
+    )
+    assert got.keys() == {formula.name for formula in formulas}
+    for formula in formulas:
+        expected = np.broadcast_to(formula.numpy(*map(np.array, inputs[formula.name])), POINTS)
+        np.testing.assert_allclose(got[formula.name], expected, rtol=1e-12, err_msg=formula.name)
+
+
+def test_numbers_are_formatted_alike(page):
+    rng = random.Random(3)
+    values = [rng.uniform(1, 10) * 10 ** rng.randint(-14, 20) for _ in range(2000)] + [0, 1, 1024.5, 999950.0, 0.5, 1e6]
+    for unit in ("FLOP/s", "FLOP/byte", ""):
+        got = page.evaluate("([values, unit]) => values.map(v => window.rooflab.si(v, unit))", [values, unit])
+        assert got == [si(value, unit) for value in values]
+
+
+def test_nothing_changes_at_load(page):
+    assert page.locator(".rooflab-error").is_hidden()
+    state = page.evaluate("() => document.querySelector('[data-rooflab-explorer]').model.state")
+    assert {name: state[name] for name in SCENARIO.defaults()} == SCENARIO.defaults()
+
+
+def test_mouse_drag_moves_the_dot_across_the_ridge(page):
+    slider = page.get_by_label("batch B")
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    y, start = box["y"] + box["height"] / 2, dot_position(page)
+    assert "left of the ridge" in readout(page) and "Bound by HBM3 bandwidth" in readout(page)
+    page.mouse.move(box["x"] + 8, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, y, steps=8)
+    settle(page)
+    middle = dot_position(page)
+    page.mouse.move(box["x"] + box["width"] - 8, y, steps=8)
+    page.mouse.up()
+    settle(page)
+    end = dot_position(page)
+    assert start[0] + 20 < middle[0] < end[0] - 20, "the dot moves right"
+    assert end[1] < start[1] - 20, "and up"
+    assert "right of the ridge" in readout(page) and "Bound by bf16 matrix peak" in readout(page)
+
+
+def test_keyboard_steps_exactly_and_the_bound_flips_where_python_says(page):
+    page.get_by_label("batch B").focus()
+    line, crossed = Roofline.of(device("h100-sxm"), "bf16"), []
+    for step in SCENARIO.sliders[1].values:
+        bound = line.bound(SCENARIO.demands("bf16", B=step)[0])
+        assert page.locator(".rooflab-slider output").nth(1).inner_text() == str(step)
+        assert f"Bound by {bound.roof.label}: at most {si(bound.attainable_flop_per_s, 'FLOP/s')}" in readout(page)
+        crossed.append(bound.roof.kind)
+        page.keyboard.press("ArrowRight")
+        settle(page)
+    assert crossed == sorted(crossed, reverse=True) and len(set(crossed)) == 2
+
+
+def test_every_readout_equals_python_over_random_states(page):
+    rng = random.Random(11)
+    seen = 0
+    for _ in range(60):
+        gpu = rng.choice(list(devices().values()))
+        dtype = rng.choice(gpu.dtypes("tensor"))
+        sizes = {slider.name: rng.choice(slider.values) for slider in SCENARIO.sliders}
+        launch = rng.choice(["none", "eager", "graph"]) if gpu.id == "h200-sxm" else "none"
+        measured = gpu.id == "h200-sxm" and dtype in ("bf16", "fp8") and rng.random() < 0.5
+        state = dict(device=gpu.id, dtype=dtype, launch=launch, basis="measured" if measured else "paper", **sizes)
+        page.evaluate(
+            "s => { const m = document.querySelector('[data-rooflab-explorer]').model;"
+            "Object.assign(m.state, s); m.set('active', 1); m.set('active', 0); }", state)
+        settle(page)
+        assert page.locator(".rooflab-error").is_hidden(), page.locator(".rooflab-error").inner_text()
+        line = Roofline.of(gpu, dtype, measured=measured, launch=None if launch == "none" else launch)
+        cells = page.locator(".rooflab-table tbody tr").evaluate_all(
+            "rows => rows.map(row => [...row.querySelectorAll('[data-cell]')].map(cell => cell.textContent))")
+        for demand, (flop, moved, intensity, attainable, time, name) in zip(
+            SCENARIO.demands(dtype, **sizes), cells, strict=True
+        ):
+            assert (flop, moved) == (si(demand.flop, "FLOP"), si(demand.traffic["hbm"], "B"))
+            assert intensity == si(demand.intensity_flop_per_byte())
+            try:
+                bound = line.bound(demand)
+            except RooflineError:
+                assert name == f"no vector peak on record for {gpu.title}"
+                continue
+            assert (attainable, time) == (si(bound.attainable_flop_per_s, "FLOP/s"), si(bound.time_s, "s"))
+            assert name == bound.roof.label
+            seen += 1
+    assert seen > 200
+
+
+def test_choosing_a_device_without_the_dtype_says_so(page):
+    page.get_by_label("Number format").select_option("fp8")
+    page.get_by_label("Device").select_option("a100-80gb-sxm")
+    settle(page)
+    assert "no fp8 peak, showing bf16" in page.locator(".rooflab-error").inner_text()
+    assert "bf16" in readout(page)
+
+
+def test_formula_is_shown_with_its_numbers(page):
+    page.get_by_label("batch B").focus()
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    text = page.locator(".rooflab-math").inner_text().replace("\n", "")
+    assert re.search(r"F=2·M·N·K=2·2·4096·4096", text.replace(" ", "").replace("\u2062", ""))
+
+
+def test_link_reproduces_the_state_and_reset_returns(page, page_at):
+    page.get_by_label("Device").select_option("h200-sxm")
+    page.get_by_label("batch B").focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    settle(page)
+    said = readout(page)
+    link = page.get_by_role("link", name="Link to this state").get_attribute("href")
+    again = page_at(SECTION + link)
+    settle(again)
+    assert readout(again) == said
+    again.get_by_role("button", name="Reset").click()
+    settle(again)
+    assert "H100" in readout(again)
+
+
+@pytest.mark.parametrize(
+    ("fragment", "said"),
+    [
+        ("device=h900", r'unknown device "h900"; choose from .*h100-sxm'),
+        ("dtype=fp4", r"has no fp4 peak; choose from bf16"),
+        ("n=0", r"n is 0; give a positive number"),
+        ("n=", r"n= in the link is not a number"),
+        ("B=many", r"B=many in the link is not a number"),
+        ("n=-5", r"n is -5; give a positive number"),
+        ("colour=red", r'unknown setting "colour" in the link; choose from device'),
+        ("basis=measured", r"no measured ceilings for NVIDIA H100"),
+        ("launch=eager", r'no launch floor "eager" for NVIDIA H100'),
+        ("active=17", r"active is 17; choose from 0 to 5"),
+        ("n=1e400", r"n=1e400 in the link is not a number"),
+    ],
+)
+def test_a_bad_link_says_why_and_never_blanks_the_chart(page_at, fragment, said):
+    page = page_at(f"{SECTION}#explorer=roofline&{fragment}")
+    settle(page)
+    error = page.locator(".rooflab-error").inner_text()
+    assert re.search(said, error) and "\n" not in error
+    assert page.locator(".rooflab-roof").count() >= 3
+    assert page.locator(".rooflab-dot").first.is_visible()
+    assert "Bound by" in readout(page)
+
+
+def test_without_javascript_there_is_a_picture_and_a_table(page_at):
+    page = page_at(SECTION, js=False)
+    box = page.locator("[data-rooflab-explorer]")
+    assert box.locator("svg[role=img]").is_visible()
+    assert box.locator("tbody tr").count() == len(SCENARIO.dots)
+    assert box.get_by_text("Sliders need JavaScript").is_visible()
+
+
+def test_redraw_takes_at_most_a_millisecond(page):
+    times = page.evaluate(
+        """async () => {
+          const model = document.querySelector('[data-rooflab-explorer]').model;
+          const slider = document.querySelector('.rooflab-slider input');
+          const queue = [], real = window.requestAnimationFrame, times = [];
+          window.requestAnimationFrame = callback => queue.push(callback);
+          for (let i = 0; i < 200; i++) {
+            slider.value = i % 10;
+            slider.dispatchEvent(new Event('input', {bubbles: true}));
+            const begin = performance.now();
+            while (queue.length) queue.shift()(begin);
+            times.push(performance.now() - begin);
+          }
+          window.requestAnimationFrame = real;
+          return times.sort((a, b) => a - b);
+        }"""
+    )
+    print(f"explorer redraw: median {times[100]:.2f} ms, 95 % {times[190]:.2f} ms")
+    assert times[100] <= 1.0
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("explorer-desktop", {}), ("explorer-phone", dict(width=390, height=844)), ("explorer-dark", dict(dark=True))])
+def test_pictures(page_at, pictures, name, options):
+    page = page_at(SECTION, **options)
+    box = page.locator("[data-rooflab-explorer]")
+    box.scroll_into_view_if_needed()
+    settle(page)
+    box.screenshot(path=pictures / f"{name}.png")
+    assert (pictures / f"{name}.png").stat().st_size > 10_000

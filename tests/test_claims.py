@@ -1,0 +1,71 @@
+"""Every number with a unit in a page's prose is claimed by an executed cell of the same page."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+BOOK = Path(__file__).parents[1] / "book"
+PAGES = sorted(page for page in BOOK.glob("*.md") if "```{code-cell}" in page.read_text(encoding="utf-8"))
+UNIT = r"(?:[kMGTP]?FLOP(?:/s|/byte)?|[kMGTP]i?B(?:/s)?|byte|[mµun]?s|%)"
+NUMBER = re.compile(rf"(?<![\w.^])(\d[\d,]*(?:\.\d+)?) ?({UNIT})(?![\w/])")
+# Definitions and conditions of a statement, not statements: a format's width, a copy's size, the sizes in a question.
+GIVEN = {
+    "01-roofline": {"2 byte", "1 MiB", "20 byte", "4 GiB", "40 GB", "80 GB", "100 %", "30 %", "3 %", "0.3 %"},
+}
+
+
+def split(text):
+    """Return (prose, code) of a MyST page without its front matter."""
+    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    cell = re.compile(r"```\{code-cell\}[^\n]*\n(.*?)```", re.DOTALL)
+    code = "\n".join(re.sub(r"^:tags:.*\n", "", body, flags=re.MULTILINE) for body in cell.findall(text))
+    return cell.sub("", text), code
+
+
+def claimed(code):
+    """Return the text of every string in the page's code: statements, expected values and their pieces."""
+    strings = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+    return [text for text in strings if isinstance(text, str)]
+
+
+def expected_values(code):
+    """Return what the page's claims compute: their last arguments, and the values that a loop fills into them."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "claim":
+            found |= {each.value for each in ast.walk(node.args[2]) if isinstance(each, ast.Constant)}
+            names = {each.id for each in ast.walk(node.args[2]) if isinstance(each, ast.Name)}
+            found |= {f"\0{name}" for name in names}
+    return found
+
+
+def numbers(prose):
+    return [f"{number} {unit}" for number, unit in NUMBER.findall(prose)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_number_in_prose_has_its_claim(page):
+    prose, code = split(page.read_text(encoding="utf-8"))
+    values = expected_values(code)
+    looped = any(value.startswith("\0") for value in values if isinstance(value, str))
+    # A claim in a loop takes its numbers from a literal of the page: the digits then stand in the code.
+    digits = {str(n.value) for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Constant)} if looped else set()
+    missing = [
+        number
+        for number in numbers(prose)
+        if number not in values | GIVEN.get(page.stem, set()) and number.split()[0] not in digits
+    ]
+    assert missing == []
+
+
+def test_the_lint_finds_an_unclaimed_number():
+    prose, code = split('---\na: b\n---\nIt runs at 123 TFLOP/s.\n```{code-cell}\nclaim("x", 1, "12 FLOP")\n```\n')
+    assert numbers(prose) == ["123 TFLOP/s"]
+    assert "123 TFLOP/s" not in expected_values(code) and "12 FLOP" in expected_values(code)
+
+
+def test_there_are_pages_and_numbers():
+    assert PAGES
+    assert all(numbers(split(page.read_text(encoding="utf-8"))[0]) for page in PAGES if page.stem[0].isdigit())

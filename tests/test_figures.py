@@ -1,0 +1,57 @@
+"""Figures are the same text for the same drawing, follow the page's colour, and carry a text alternative."""
+
+import re
+
+import pytest
+
+from rooflab import figures
+from rooflab.hardware import device
+from rooflab.ledger import Demand
+from rooflab.roofline import Roofline
+
+LINE = Roofline.of(device("h200-sxm"), "bf16")
+
+
+def draw():
+    return figures.roofline_figure([LINE], [Demand("work", {"tensor": 1e12}, {"hbm": 1e9})])
+
+
+def test_svg_is_reproducible():
+    assert figures.svg(draw(), "a chart") == figures.svg(draw(), "a chart")
+
+
+def test_svg_follows_the_page_and_names_itself():
+    text = figures.svg(draw(), 'a "chart"')
+    assert 'role="img"' in text and 'aria-label="a &quot;chart&quot;"' in text
+    assert "currentColor" in text and figures._INK not in text
+    # No plain black, no white ground: they would vanish in one of the two modes. White letters sit on coloured dots.
+    assert not re.search(r"(fill|stroke): #000000|stroke: #ffffff", text)
+    assert text.count("#ffffff") == 1
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+
+
+def test_ids_differ_between_figures_on_a_page():
+    one = figures.svg(draw(), "a")
+    two = figures.svg(figures.roofline_figure([LINE]), "b")
+    ids = [set(re.findall(r'\bid="([^"]+)"', text)) for text in (one, two)]
+    assert ids[0] and ids[1] and not ids[0] & ids[1]
+    for text, own in zip((one, two), ids, strict=True):
+        assert set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)) <= {(i, "") for i in own} | {("", i) for i in own}
+
+
+def test_a_figure_without_words_is_refused():
+    with pytest.raises(ValueError, match="text alternative"):
+        figures.show(draw(), " ")
+
+
+def test_dots_sit_at_their_bound():
+    (ax,) = draw().axes
+    (dot,) = [line for line in ax.lines if line.get_marker() == "o"]
+    assert dot.get_xdata()[0] == 1000.0
+    assert dot.get_ydata()[0] == pytest.approx(989e12)
+
+
+def test_table_refuses_ragged_rows_and_escapes():
+    with pytest.raises(ValueError, match="has 1 cells, the header"):
+        figures.table(["a", "b"], [["x"]])
+    assert "&lt;b&gt;" in figures.table(["a"], [["<b>"]])._repr_html_()

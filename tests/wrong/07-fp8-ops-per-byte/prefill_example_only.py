@@ -1,0 +1,6 @@
+# misconception: L/2, which holds for multi-head attention in bf16 without a mask only
+# expects: fused prefill attention: too
+
+
+def prefill_attention_flop_per_byte(L, query_heads, kv_heads, head_dim, bytes_per_element, causal):
+    return L / 2

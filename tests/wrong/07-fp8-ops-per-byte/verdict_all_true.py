@@ -1,0 +1,6 @@
+# misconception: every statement believed
+# expects: (b) is false
+
+
+def verdict():
+    return dict.fromkeys("abcdefghi", True)
