@@ -1,4 +1,4 @@
-"""Solutions run, stubs fail only where an answer is missing, and each known wrong answer is rejected with its reason."""
+"""Solutions run, stubs fail only where an answer is missing, known wrong answers are rejected with reasons."""
 
 import ast
 import json

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from rooflab import lesson, units
 from rooflab.lesson import ClaimError, Question, TrueFalse, WrongAnswer, claim, show_source
 
@@ -105,10 +106,10 @@ def test_claim_line_is_escaped_inherits_its_colour_and_keeps_the_value():
 
 def test_show_source_reads_the_file_without_importing_it(tmp_path, monkeypatch):
     (tmp_path / "kernels").mkdir()
-    text = "import not_there\n\n@not_there.jit\ndef kernel(x_ptr):\n    # a reason\n    return x_ptr\n\ndef other():\n    pass\n"
+    expected = "@not_there.jit\ndef kernel(x_ptr):\n    # a reason\n    return x_ptr"
+    text = f"import not_there\n\n{expected}\n\ndef other():\n    pass\n"
     (tmp_path / "kernels" / "softmax.py").write_text(text)
     monkeypatch.setattr(lesson, "PACKAGE", tmp_path)
-    expected = "@not_there.jit\ndef kernel(x_ptr):\n    # a reason\n    return x_ptr"
     for module in ("kernels.softmax", "rooflab.kernels.softmax", "kernels/softmax.py"):
         assert show_source(module, "kernel").text == expected
     assert show_source("kernels.softmax", "kernel")._repr_markdown_() == f"```python\n{expected}\n```"
@@ -141,7 +142,7 @@ def area(**changes) -> Question:
         (lambda a, b: 2 * a * b, "too large by a factor 2"),
         (lambda a, b: a * b / 4, "too small by a factor 4"),
         (lambda a, b: -a * b, "must be positive"),
-        (lambda a, b: None, "returned None"),
+        (lambda a, b: None, "your function returned None"),
         (lambda a, b: math.nan, "must be finite"),
         (lambda a, b: math.inf, "must be finite"),
         (lambda a, b: "6", "not a str"),

@@ -2,17 +2,14 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import nbformat
+import plain_markdown
 import pytest
+import sync
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import plain_markdown  # noqa: E402
-import sync  # noqa: E402
 
 HEADER = """---
 jupytext:

@@ -114,7 +114,8 @@ def _blocks(source: str, page: Path, book: Book) -> str:
         if not opening:
             text.append(line)
             continue
-        out.append(_text("\n".join(text), page, book))
+        if text:
+            out.append(_text("\n".join(text), page, book))
         text, body = [], []
         while lines and not re.fullmatch(rf" *{opening['fence'][0]}{{{len(opening['fence'])},}} *", lines[0]):
             body.append(lines.pop(0))
@@ -126,7 +127,8 @@ def _blocks(source: str, page: Path, book: Book) -> str:
             out.append(_directive(directive["name"], directive["argument"].strip(), body, page, book))
         else:
             out.append("\n".join([line, *body, closing]))
-    out.append(_text("\n".join(text), page, book))
+    if text:
+        out.append(_text("\n".join(text), page, book))
     return "\n".join(part for part in out if part is not None)
 
 

@@ -61,7 +61,8 @@ def trim_font_awesome(app, exception):
     site = Path(app.outdir)
     script = site / "_static" / "scripts" / "fontawesome.js"
     scripts = [file for file in site.glob("_static/**/*.js") if file != script and "mathjax" not in file.parts]
-    used = {name for file in [*site.glob("*.html"), *scripts] for name in ICON_NAME.findall(file.read_text(encoding="utf-8"))}
+    texts = [file.read_text(encoding="utf-8") for file in [*site.glob("*.html"), *scripts]]
+    used = {name for text in texts for name in ICON_NAME.findall(text)}
     script.write_text(keep_icons(script.read_text(encoding="utf-8"), used), encoding="utf-8")
 
 

@@ -64,7 +64,7 @@ def page_at(browser, site_url):
                                       color_scheme="dark" if dark else "light")
         contexts.append(context)
         page = context.new_page()
-        watch(page, path, trouble)
+        watch(page, path, trouble, js)
         page.goto(path if "://" in path else f"{site_url}/{path}", wait_until="load")
         return page
 
@@ -74,13 +74,19 @@ def page_at(browser, site_url):
     assert trouble == []
 
 
-def watch(page, path, trouble):
+def watch(page, path, trouble, js):
     """Note in `trouble` every error of the page, CSP violations included, and every request to another host."""
     page.on("console", lambda message: message.type == "error" and trouble.append(
         f"{path}: {message.text} ({message.location.get('url')})"))
     page.on("pageerror", lambda error: trouble.append(f"{path}: {error}"))
-    page.on("requestfailed", lambda request: trouble.append(f"{path}: {request.url} failed: {request.failure}"))
+    page.on("requestfailed", lambda request: is_failure(request, js) and trouble.append(
+        f"{path}: {request.url} failed: {request.failure}"))
     page.on("request", lambda request: is_off_host(request.url) and trouble.append(f"{path} asked for {request.url}"))
+
+
+def is_failure(request, js):
+    """Tell a failed request from one given up because the page went on, or a script refused without JavaScript."""
+    return request.failure != "net::ERR_ABORTED" and js
 
 
 def is_off_host(url):

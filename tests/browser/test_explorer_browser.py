@@ -79,7 +79,7 @@ def test_nothing_changes_at_load(page):
 
 
 def test_mouse_drag_moves_the_dot_across_the_ridge(page):
-    slider = page.get_by_label("batch B")
+    slider = page.get_by_role("slider", name="batch B")
     slider.scroll_into_view_if_needed()
     box = slider.bounding_box()
     y, start = box["y"] + box["height"] / 2, dot_position(page)
@@ -99,7 +99,7 @@ def test_mouse_drag_moves_the_dot_across_the_ridge(page):
 
 
 def test_keyboard_steps_exactly_and_the_bound_flips_where_python_says(page):
-    page.get_by_label("batch B").focus()
+    page.get_by_role("slider", name="batch B").focus()
     line, crossed = Roofline.of(device("h100-sxm"), "bf16"), []
     for step in SCENARIO.sliders[1].values:
         bound = line.bound(SCENARIO.demands("bf16", B=step)[0])
@@ -154,7 +154,7 @@ def test_choosing_a_device_without_the_dtype_says_so(page):
 
 
 def test_formula_is_shown_with_its_numbers(page):
-    page.get_by_label("batch B").focus()
+    page.get_by_role("slider", name="batch B").focus()
     page.keyboard.press("ArrowRight")
     settle(page)
     text = page.locator(".rooflab-math").inner_text().replace("\n", "")
@@ -163,7 +163,7 @@ def test_formula_is_shown_with_its_numbers(page):
 
 def test_link_reproduces_the_state_and_reset_returns(page, page_at):
     page.get_by_label("Device").select_option("h200-sxm")
-    page.get_by_label("batch B").focus()
+    page.get_by_role("slider", name="batch B").focus()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
     settle(page)

@@ -231,6 +231,11 @@ def _speedup(total=max, **g):
     return before / total(_times_s(**g))
 
 
+def _uncapped_speedup(**g):
+    compute, memory = _times_s(**g | {"peak_factor": 1, "byte_factor": 1})
+    return g["peak_factor"] if compute > memory else g["byte_factor"]
+
+
 def _draw_speedup(pick) -> dict:
     machine, moved_bytes = _machine(pick), pick((1e6, 134.2e6, 13.2e9))
     # From far below the ridge to far above it, and near it, where a change of roof caps the gain.
@@ -261,6 +266,7 @@ speedup = Question(
         "the larger factor counts only when it belongs to the roof that binds": (
             lambda **g: max(g["peak_factor"], g["byte_factor"])
         ),
+        "the other roof caps the gain: it binds once the first has moved far enough": _uncapped_speedup,
         "you added compute time and memory time; they overlap, so the bound is the larger": (
             lambda **g: _speedup(total=sum, **g)
         ),

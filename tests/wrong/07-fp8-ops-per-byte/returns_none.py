@@ -1,5 +1,5 @@
 # misconception: no return statement
-# expects: returned None
+# expects: your function returned None; end it with a return statement
 
 
 def crossing_batch(peak_flop_per_s, bytes_per_s, bytes_per_weight):

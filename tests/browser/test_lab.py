@@ -1,0 +1,93 @@
+"""The section's notebook in a real JupyterLab: Run All, drag the slider, and the Python trait has changed."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = "01-roofline.ipynb"
+PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind, 'binds')"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The address of a JupyterLab whose folder holds the notebook with one more cell, which prints a trait."""
+    folder = tmp_path_factory.mktemp("lab")
+    notebook = nbformat.read(ROOT / "notebooks" / NOTEBOOK, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(PROBE))
+    nbformat.write(notebook, folder / NOTEBOOK)
+    settings = folder / "settings" / "@jupyterlab"
+    for plugin, values in {
+        "notebook-extension/tracker": {"windowingMode": "none"},  # else a cell off the screen has no output to drag
+        "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    }.items():
+        (settings / plugin).parent.mkdir(parents=True, exist_ok=True)
+        (settings / f"{plugin}.jupyterlab-settings").write_text(json.dumps(values))
+    environment = os.environ | {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"), "JUPYTER_CONFIG_DIR": str(folder)}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0"]
+    command += ["--IdentityProvider.token=", "--ServerApp.root_dir", str(folder)]
+    log = (folder / "log").open("w+")
+    server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    try:
+        yield wait_for(folder / "log", server)
+    finally:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(10)
+        server.kill()
+        log.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for(log, server):
+    for _ in range(240):
+        found = re.search(r"http://(?:localhost|127\.0\.0\.1):(\d+)/lab", log.read_text())
+        if found and found[1] != "0":
+            url = f"http://127.0.0.1:{found[1]}"
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{url}/api", timeout=2)
+                return url
+        assert server.poll() is None, log.read_text()
+        time.sleep(0.25)
+    raise TimeoutError(log.read_text())
+
+
+def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"{lab}/lab/tree/{NOTEBOOK}?reset")
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=60_000)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_text("Run All Cells", exact=True).click()
+    output = page.locator(".jp-CodeCell").last.locator(".jp-OutputArea-output")
+    output.get_by_text("the batch is 1.0 and memory binds").wait_for(timeout=90_000)
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+
+    slider = page.get_by_role("slider", name="batch B")
+    slider.wait_for()
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 8, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 8, y, steps=6)
+    page.mouse.up()
+    page.locator(".rooflab-readout", has_text="right of the ridge").wait_for()
+    page.locator(".rooflab").screenshot(path=pictures / "explorer-jupyterlab.png")
+
+    page.locator(".jp-CodeCell").last.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    output.get_by_text(re.compile(r"the batch is (2048|4096)\.0 and compute binds")).wait_for(timeout=30_000)
+    assert errors == []
+    page.close()
