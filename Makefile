@@ -22,7 +22,7 @@ serve: book
 	@echo "Serving http://localhost:$(PORT)/ (stop with Ctrl-C)"
 	@$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-test: book
+test: book lint
 	$(PY) -m pytest
 
 lab: $(INSTALLED)
@@ -35,7 +35,8 @@ sync-check: $(INSTALLED)
 	$(PY) tools/sync.py --check
 
 lint: $(INSTALLED)
-	$(PY) -m ruff check .
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --check --quiet .
 
 clean:
 	rm -rf $(VENV) _build

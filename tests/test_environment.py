@@ -80,8 +80,12 @@ def test_the_package_imports_no_gpu_library():
 def wheel_names(tmp_path_factory):
     """The files in a wheel built from this tree."""
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True,
-                   capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     return set(zipfile.ZipFile(next(folder.glob("*.whl"))).namelist())
 
 

@@ -112,13 +112,20 @@ def off_host(site=SITE):
 
 
 def missing_files(site=SITE):
-    return [f"{f.name} loads {s.relative_to(site)}, which does not exist"
-            for f in pages(site) for s in sorted(loaded_files(f)) if not s.exists()]
+    return [
+        f"{f.name} loads {s.relative_to(site)}, which does not exist"
+        for f in pages(site)
+        for s in sorted(loaded_files(f))
+        if not s.exists()
+    ]
 
 
 def heavy(site=SITE):
-    return [f"{f.name} weighs {weight_bytes(f)} bytes, more than {MAX_PAGE_BYTES}"
-            for f in pages(site) if weight_bytes(f) > MAX_PAGE_BYTES]
+    return [
+        f"{f.name} weighs {weight_bytes(f)} bytes, more than {MAX_PAGE_BYTES}"
+        for f in pages(site)
+        if weight_bytes(f) > MAX_PAGE_BYTES
+    ]
 
 
 def unnamed_images(site=SITE):
@@ -143,8 +150,12 @@ def link_problem(file, url):
 def menu_strangers(site=SITE):
     """Report menu entries that lead to no page of the site."""
     names = {f.name for f in pages(site)}
-    return [f"{f.name}: the menu has {url}" for f in pages(site) for url in page(f).menu
-            if url != "#" and local_file(f, url).name not in names]
+    return [
+        f"{f.name}: the menu has {url}"
+        for f in pages(site)
+        for url in page(f).menu
+        if url != "#" and local_file(f, url).name not in names
+    ]
 
 
 def notebook_problems(site=SITE):

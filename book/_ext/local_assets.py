@@ -9,8 +9,15 @@ import re
 import shutil
 from pathlib import Path
 
-MATHJAX_PARTS = ["startup.js", "core.js", "input/tex.js", "input/tex/extensions", "output/chtml.js",
-                 "output/chtml/fonts", "a11y/assistive-mml.js"]
+MATHJAX_PARTS = [
+    "startup.js",
+    "core.js",
+    "input/tex.js",
+    "input/tex/extensions",
+    "output/chtml.js",
+    "output/chtml/fonts",
+    "a11y/assistive-mml.js",
+]
 # One entry of Font Awesome's tables: name:[width,height,[code points and aliases],"unicode",path or two paths],
 ICON = re.compile(r'"?([a-z0-9-]+)"?:\[\d+,\d+,\[([^\]]*)\],"[0-9a-f]+",(?:"[^"]*"|\["[^"]*","[^"]*"\])\],?')
 ICON_NAME = re.compile(r"\bfa-([a-z0-9-]+)")

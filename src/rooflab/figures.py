@@ -118,56 +118,67 @@ def svg(fig: Figure, alt: str) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
 
 
-def roofline_axes(ax, lines: Sequence[Roofline], x_range=(0.1, 1e5), y_range=(1e10, 1e16)) -> None:
-    """Draw every compute and memory roof of `lines` on log-log axes: FLOP/byte across, FLOP/s up."""
-    ax.set(xscale="log", yscale="log", xlim=x_range, ylim=y_range)
-    ax.set_xlabel("intensity, FLOP/byte")
-    ax.set_ylabel("performance, FLOP/s")
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: si(value)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.grid(True)
-    for index, line in enumerate(lines):
-        compute = [roof for roof in line.roofs if roof.kind == COMPUTE]
-        memory = [roof for roof in line.roofs if roof.kind == MEMORY]
-        top, fastest = max(roof.rate for roof in compute), max(roof.rate for roof in memory)
-        for roof in compute:
-            x = np.array([roof.rate / fastest, x_range[1]])
-            ax.plot(x, np.full(2, roof.rate), color=COLOURS[index], ls=_dash(roof), lw=1.8)
-            text = f"{roof.label}, {si(roof.rate, 'FLOP/s')}"
-            ax.annotate(text, (x_range[1], roof.rate), (-2, 3), textcoords="offset points", ha="right", fontsize=8)
-        for roof in memory:
-            x = np.array([max(x_range[0], y_range[0] / roof.rate), top / roof.rate])
-            ax.plot(x, x * roof.rate, color=COLOURS[index], ls=_dash(roof), lw=1.8)
-            at = x[0] * 2
-            text = f"{roof.label}, {si(roof.rate, 'B/s')}"
-            ax.annotate(
-                text,
-                (at, at * roof.rate),
-                (-4, 3),
-                textcoords="offset points",
-                fontsize=8,
-                rotation=45,
-                rotation_mode="anchor",
-                transform_rotates_text=True,
-            )
+def roofline_figure(
+    line: Roofline,
+    demands: Iterable[Demand] = (),
+    *,
+    measured: Roofline | None = None,
+    labels: Sequence[str] = (),
+    points: Iterable[tuple[float, float]] = (),
+    x_range: tuple[float, float] = (0.1, 1e5),
+    y_range: tuple[float, float] = (1e10, 1e16),
+) -> Figure:
+    """Return a roofline chart on log-log axes: FLOP/byte across, FLOP/s up.
 
-
-def _dash(roof) -> str:
-    return "-" if roof.basis == "paper" else "--"
-
-
-def roofline_figure(lines: Sequence[Roofline], demands: Iterable[Demand] = (), **ranges) -> Figure:
-    """Return a roofline chart with a lettered dot for each demand, placed at its bound under the first of `lines`."""
+    Solid lines are the roofs of `line`, dashed ones those of `measured` that differ.
+    Each demand is a lettered dot at its bound under `line`; `labels` name the dots, else the demands' titles do.
+    `points` are measured (FLOP/byte, FLOP/s), drawn as diamonds.
+    """
+    demands = list(demands)
+    units = {unit for demand in demands for unit in demand.work}
     with style():
         fig, ax = figure()
-        roofline_axes(ax, lines, **ranges)
+        ax.set(xscale="log", yscale="log", xlim=x_range, ylim=y_range)
+        ax.set(xlabel="intensity, FLOP/byte", ylabel="performance, FLOP/s")
+        ax.xaxis.set(major_formatter=FuncFormatter(lambda value, _: f"{value:g}"), minor_locator=NullLocator())
+        ax.yaxis.set(major_formatter=FuncFormatter(lambda value, _: si(value)), minor_locator=NullLocator())
+        ax.grid(True)
+        slopes = []
+        for each in [line, *([measured] if measured else [])]:
+            compute = [roof for roof in each.roofs if roof.kind == COMPUTE and (not units or roof.key in units)]
+            memory = [roof for roof in each.roofs if roof.kind == MEMORY]
+            new = [roof for roof in (*compute, *memory) if each is line or roof.basis == "measured"]
+            for roof in new:
+                slopes += _draw_roof(ax, roof, compute, memory, x_range, y_range)
+        for spot in points:
+            ax.plot(*spot, "D", color=_INK, mfc="none", ms=7)
         for index, demand in enumerate(demands):
-            bound = lines[0].bound(demand)
-            spot = (demand.intensity_flop_per_byte(), bound.attainable_flop_per_s)
-            ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=9, label=f"{chr(65 + index)} {demand.title}")
-            ax.annotate(chr(65 + index), spot, ha="center", va="center", fontsize=7, color="white")
-        if ax.get_legend_handles_labels()[0]:
+            spot = (demand.intensity_flop_per_byte(), line.bound(demand).attainable_flop_per_s)
+            name = f"{chr(65 + index)} {labels[index] if labels else demand.title}"
+            ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=11, label=name)
+            ax.annotate(chr(65 + index), spot, ha="center", va="center_baseline", fontsize=7, color="white")
+        if demands:
             ax.legend(loc="lower right", fontsize=8)
+        # Only now is the shape of the axes known, and with it the angle of a slope of one.
+        fig.draw_without_rendering()
+        for text, (x, y) in slopes:
+            (x0, y0), (x1, y1) = ax.transData.transform([(x, y), (10 * x, 10 * y)])
+            text.set_rotation(np.degrees(np.arctan2(y1 - y0, x1 - x0)))
     return fig
+
+
+def _draw_roof(ax, roof, compute, memory, x_range, y_range) -> list:
+    """Draw one roof up to where it meets the others of its line; return slanted labels with their places."""
+    dash, above = ("-", True) if roof.basis == "paper" else ("--", False)
+    text = f"{roof.label}, {si(roof.rate, 'FLOP/s' if roof.kind == COMPUTE else 'B/s')}"
+    put = {"textcoords": "offset points", "fontsize": 8, "va": "bottom" if above else "top"}
+    if roof.kind == COMPUTE:
+        start = max(x_range[0], roof.rate / max(each.rate for each in memory))
+        ax.plot([start, x_range[1]], [roof.rate] * 2, color=_INK, ls=dash, lw=1.6)
+        ax.annotate(text, (x_range[1], roof.rate), (-2, 3 if above else -8), ha="right", **put)
+        return []
+    ends = np.array([max(x_range[0], y_range[0] / roof.rate), max(each.rate for each in compute) / roof.rate])
+    ax.plot(ends, ends * roof.rate, color=_INK, ls=dash, lw=1.6)
+    spot = (ends[0] * 1.3, ends[0] * 1.3 * roof.rate)
+    label = ax.annotate(text, spot, (-3, 3) if above else (3, -3), rotation_mode="anchor", **put)
+    return [(label, spot)]

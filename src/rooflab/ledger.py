@@ -3,7 +3,7 @@
 Every formula is a SymPy expression that carries its units.
 From it come the LaTeX of a page, the NumPy function behind a table and the JavaScript behind a slider.
 A multiply-add counts as 2 FLOP; comparisons, exponentials and divisions count as 1 FLOP each.
-Bytes are *compulsory* main-memory traffic: each input read once, each output written once, nothing kept between kernels.
+Bytes are *compulsory* main-memory traffic: a kernel reads each input once and writes each output once.
 There are no numbers of machines or models in this module.
 """
 

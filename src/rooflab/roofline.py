@@ -40,7 +40,9 @@ class Roof:
         if self.kind not in _UNIT:
             raise RooflineError(f"unknown kind of roof {self.kind!r}; choose from {', '.join(_UNIT)}")
         if not (math.isfinite(self.rate) and self.rate > 0):
-            raise RooflineError(f"{self.label}: rate is {self.rate}; it must be positive and finite ({_UNIT[self.kind]})")
+            raise RooflineError(
+                f"{self.label}: rate is {self.rate}; it must be positive and finite ({_UNIT[self.kind]})"
+            )
 
     def time_s(self, demand: Demand) -> float:
         """Return the least time that this roof allows `demand`; 0 where the demand does not touch it.
@@ -73,7 +75,7 @@ _MEASURED_LEVELS = {"hbm": ("copy", "measured copy"), "l2": ("copy in L2", "meas
 
 
 def measured_roofs(device: Device, dtype: str) -> dict[tuple[str, str], Roof]:
-    """Return the measured ceilings by (kind, key), or raise RooflineError unless both a GEMM and a copy were measured."""
+    """Return the measured ceilings by (kind, key); raise RooflineError unless a GEMM and a copy were measured."""
     rows = {row.name: row for row in device.measurements}
     if not {f"gemm {dtype}", "copy"} <= rows.keys():
         raise RooflineError(f"no measured ceilings for {device.title} in {dtype}; measure a GEMM and a copy first")
@@ -125,11 +127,11 @@ class Roofline:
     def of(cls, device: Device, dtype: str, *, measured: bool = False, launch: str | None = None) -> Roofline:
         """Return the roofs of `device` for matrix work in `dtype`; vector work runs in fp32.
 
-        `measured` puts measured ceilings in place of those on paper; `launch` adds the measured floor "eager" or "graph".
+        `measured` puts measured ceilings in place of those on paper; `launch` adds the floor "eager" or "graph".
 
         >>> from rooflab.hardware import device
         >>> print(Roofline.of(device("h100-sxm"), "bf16").bound(ledger.WORKLOADS["gemv"].demand(M=4096, K=4096, b=2)))
-        GEMV: at most 3.348 TFLOP/s, at least 10.02 µs, bound by HBM3 (3.35 TB/s)
+        GEMV: at most 3.348 TFLOP/s, at least 10.02 µs, bound by HBM3 bandwidth (3.35 TB/s)
         """
         roofs = device_roofs(device, dtype)
         if measured:
@@ -137,7 +139,11 @@ class Roofline:
             # What nobody measured keeps its figure on paper.
             roofs = [better.pop((roof.kind, roof.key), roof) for roof in roofs] + list(better.values())
         if launch:
-            roofs.append(Roof(LAUNCH, "launch", device.measured(f"launch {launch}").s_per_launch, f"launch, {launch}", "measured"))
+            roofs.append(
+                Roof(
+                    LAUNCH, "launch", device.measured(f"launch {launch}").s_per_launch, f"launch, {launch}", "measured"
+                )
+            )
         return cls(f"{device.title}, {dtype}", tuple(roofs))
 
     def _roof(self, kind: str, key: str) -> Roof:

@@ -14,10 +14,19 @@ from playwright.sync_api import sync_playwright
 
 CHROMIUM_NAMES = ["chromium", "chromium-browser", "google-chrome"]
 # Playwright already passes --headless. The rest keeps the browser from calling home.
-CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-                 "--disable-sync", "--no-first-run", "--disable-quic"]
-POLICY = ("default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
-          "img-src 'self' data:; font-src 'self' data:")
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+]
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:"
+)
 
 
 class StrictHandler(SimpleHTTPRequestHandler):
@@ -60,8 +69,11 @@ def page_at(browser, site_url):
     contexts, trouble = [], []
 
     def open_page(path, width=1280, height=900, dark=False, js=True):
-        context = browser.new_context(viewport={"width": width, "height": height}, java_script_enabled=js,
-                                      color_scheme="dark" if dark else "light")
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            java_script_enabled=js,
+            color_scheme="dark" if dark else "light",
+        )
         contexts.append(context)
         page = context.new_page()
         watch(page, path, trouble, js)
@@ -76,11 +88,17 @@ def page_at(browser, site_url):
 
 def watch(page, path, trouble, js):
     """Note in `trouble` every error of the page, CSP violations included, and every request to another host."""
-    page.on("console", lambda message: message.type == "error" and trouble.append(
-        f"{path}: {message.text} ({message.location.get('url')})"))
+    page.on(
+        "console",
+        lambda message: (
+            message.type == "error" and trouble.append(f"{path}: {message.text} ({message.location.get('url')})")
+        ),
+    )
     page.on("pageerror", lambda error: trouble.append(f"{path}: {error}"))
-    page.on("requestfailed", lambda request: is_failure(request, js) and trouble.append(
-        f"{path}: {request.url} failed: {request.failure}"))
+    page.on(
+        "requestfailed",
+        lambda request: is_failure(request, js) and trouble.append(f"{path}: {request.url} failed: {request.failure}"),
+    )
     page.on("request", lambda request: is_off_host(request.url) and trouble.append(f"{path} asked for {request.url}"))
 
 
@@ -102,8 +120,12 @@ def serious_violations():
 
     def run(page):
         found = Axe().run(page, options=options).response["violations"]
-        return [f"{v['id']}: {node['html'][:150]} {node['failureSummary'][:200]}"
-                for v in found if v["impact"] in ("serious", "critical") for node in v["nodes"]]
+        return [
+            f"{v['id']}: {node['html'][:150]} {node['failureSummary'][:200]}"
+            for v in found
+            if v["impact"] in ("serious", "critical")
+            for node in v["nodes"]
+        ]
 
     return run
 

@@ -68,6 +68,7 @@ def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(f"{lab}/lab/tree/{NOTEBOOK}?reset")
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=60_000)
+    page.locator("[data-status='idle']").first.wait_for(timeout=60_000)
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_text("Run All Cells", exact=True).click()
     output = page.locator(".jp-CodeCell").last.locator(".jp-OutputArea-output")

@@ -59,7 +59,8 @@ def test_icons_show(page_at):
     page = page_at(SECTION)
     page.locator(".article-header-buttons svg").first.wait_for()
     empty = page.locator("svg.svg-inline--fa").evaluate_all(
-        "icons => icons.filter(i => !i.querySelector('path')?.getAttribute('d')).map(i => i.outerHTML)")
+        "icons => icons.filter(i => !i.querySelector('path')?.getAttribute('d')).map(i => i.outerHTML)"
+    )
     assert empty == []
     assert page.locator("i.fas, i.fa-solid, i.far, i.fab, i.fa-regular").count() == 0
 

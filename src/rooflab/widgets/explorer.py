@@ -155,8 +155,9 @@ class RooflineExplorer(anywidget.AnyWidget):
         from ..figures import roofline_figure, svg
 
         bounds = self.bounds()
+        labels = [dot.label for dot in self._scenario.dots]
         alt = f"Roofline of {self._roofline().title}. " + "; ".join(map(str, bounds))
-        return svg(roofline_figure([self._roofline()], [bound.demand for bound in bounds]), alt)
+        return svg(roofline_figure(self._roofline(), [bound.demand for bound in bounds], labels=labels), alt)
 
     def _table(self) -> str:
         rows = "".join(
@@ -167,9 +168,10 @@ class RooflineExplorer(anywidget.AnyWidget):
         )
         given = ", ".join(f"{slider.label} {getattr(self, slider.name):g}" for slider in self._scenario.sliders)
         title = self._devices[self.device].title
+        head = "".join(f"<th>{name}</th>" for name in ("workload", "FLOP/byte", "at most", "at least", "bound by"))
         return (
             f"<table><caption>{html.escape(f'{title}, {self.dtype}; {given}')}. Sliders need JavaScript.</caption>"
-            "<thead><tr><th>workload</th><th>FLOP/byte</th><th>at most</th><th>at least</th><th>bound by</th></tr></thead>"
+            f"<thead><tr>{head}</tr></thead>"
             f"<tbody>{rows}</tbody></table>"
         )
 

@@ -31,7 +31,8 @@ class Slider:
     def __post_init__(self):
         if self.start not in self.values:
             raise ScenarioError(f"slider {self.name}: start {self.start} is not one of its values {self.values}")
-        if any(not (math.isfinite(value) and value > 0) for value in self.values) or list(self.values) != sorted(set(self.values)):
+        possible = all(math.isfinite(value) and value > 0 for value in self.values)
+        if not possible or list(self.values) != sorted(set(self.values)):
             raise ScenarioError(f"slider {self.name}: values must be positive, finite and rising, got {self.values}")
 
 
@@ -105,10 +106,8 @@ class Scenario:
         values = self.defaults() | parameters
         found = []
         for dot in self.dots:
-            numbers = {
-                symbol: DTYPE_BYTES[dtype] if source == "dtype" else values[source] if isinstance(source, str) else source
-                for symbol, source in dot.values.items()
-            }
+            sources = values | {"dtype": DTYPE_BYTES[dtype]}
+            numbers = {symbol: sources.get(source, source) for symbol, source in dot.values.items()}
             found.append(ledger.WORKLOADS[dot.workload].demand(**numbers))
         return found
 

@@ -43,7 +43,7 @@ def gemm_points(device: str) -> tuple[Point, ...]:
             dtype=row["dtype"],
             intensity=intensity(M=row["M"], N=row["N"], K=row["K"], b=DTYPE_BYTES[row["dtype"]]),
             flop_per_s=row["flop_per_s"],
-            source=f"cuBLAS, {record['date']}, {versions}",
+            source=f"cuBLAS, random operands, {record['date']}, {versions}",
         )
         for row in record["rows"]
     )

@@ -2,7 +2,9 @@
 // FORMULAS is written above this text at build time, from the SymPy expressions of rooflab.ledger.
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { width: 680, height: 400, left: 76, right: 22, top: 14, bottom: 48 };
+// The text keeps its size, so a narrow place gets a smaller drawing and not a shrunken one.
+const WIDE = { width: 680, height: 400, left: 76, right: 22, top: 14, bottom: 48 };
+const NARROW = { ...WIDE, width: 400, height: 340, left: 64, right: 12 };
 const PREFIX = { "-4": "p", "-3": "n", "-2": "µ", "-1": "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E" };
 
 // The twin of rooflab.units.si; a test compares the two.
@@ -141,6 +143,7 @@ let instances = 0;
 function render({ model, el }) {
   const scenario = model.get("scenario");
   const isStatic = Boolean(model.get("static"));
+  const BOX = el.clientWidth > 0 && el.clientWidth < 520 ? NARROW : WIDE;
   const uid = `rooflab-${scenario.id}-${++instances}`;
   const sliderNames = scenario.sliders.map((slider) => slider.name);
   const read = () => Object.fromEntries([...NAMES, ...sliderNames].map((name) => [name, model.get(name)]));
@@ -251,7 +254,7 @@ function render({ model, el }) {
   chart.append(
     title,
     grid,
-    node("text", { x: (BOX.left + BOX.width - BOX.right) / 2, y: BOX.height - 10, "text-anchor": "middle" }, "intensity, FLOP per byte of main-memory traffic"),
+    node("text", { x: (BOX.left + BOX.width - BOX.right) / 2, y: BOX.height - 10, "text-anchor": "middle" }, "intensity, FLOP per byte"),
     node("text", { x: 0, y: 0, transform: `translate(16 ${(BOX.top + BOX.height - BOX.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, "attainable performance, FLOP/s"),
   );
   const roofLayer = node("g");
@@ -270,7 +273,7 @@ function render({ model, el }) {
   // Table: one row a workload.
   const table = node("table");
   const head = node("tr");
-  for (const name of ["", "workload", "FLOP", "bytes", "FLOP/byte", "at most", "at least", "bound by"]) head.append(node("th", { scope: "col" }, name));
+  for (const name of ["workload", "FLOP", "bytes", "FLOP/byte", "at most", "at least", "bound by"]) head.append(node("th", { scope: "col" }, name));
   const thead = node("thead");
   thead.append(head);
   const tbody = node("tbody");
@@ -278,12 +281,12 @@ function render({ model, el }) {
     const row = node("tr");
     const pick = node("input", { type: "radio", name: `${uid}-active`, id: `${uid}-dot-${index}`, "aria-label": `show the formula of ${dot.label}` });
     pick.addEventListener("change", () => set({ active: index }));
-    const first = node("td");
-    first.append(pick);
     const name = node("td");
-    name.append(node("label", { for: pick.id }, `${String.fromCharCode(65 + index)} ${dot.label}`));
+    const label = node("label");
+    label.append(pick, ` ${String.fromCharCode(65 + index)} ${dot.label}`);
+    name.append(label);
     const cells = ["flop", "bytes", "intensity", "attainable", "time", "bound"].map((key) => node("td", { "data-cell": key }));
-    row.append(first, name, ...cells);
+    row.append(name, ...cells);
     tbody.append(row);
     return { row, pick, cells };
   });
