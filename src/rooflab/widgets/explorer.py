@@ -113,10 +113,10 @@ class RooflineExplorer(anywidget.AnyWidget):
         return _one_of("active", proposal["value"], tuple(range(len(self._scenario.dots))))
 
     def _fits(self, device: str, dtype: str, value: str) -> str:
-        # Both are empty while the widget is being built.
-        if device and dtype and dtype not in (has := self._devices[device].dtypes("tensor")):
-            title = self._devices[device].title
-            raise traitlets.TraitError(f"{title} has no {dtype} peak; choose a dtype from {', '.join(has)}")
+        # Traits that change together are validated in any order: an unknown device is for its own validator.
+        known = self._devices.get(device)
+        if known and dtype and dtype not in (has := known.dtypes("tensor")):
+            raise traitlets.TraitError(f"{known.title} has no {dtype} peak; choose a dtype from {', '.join(has)}")
         return value
 
     def bounds(self) -> list[Bound]:
