@@ -45,7 +45,8 @@ clean:
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m venv --clear --without-pip $(VENV)
+	if $(PYTHON) -c 'import ensurepip' 2> /dev/null; then $(PYTHON) -m venv $(VENV); \
+		else $(PYTHON) -m venv --without-pip $(VENV); fi
 	$(PY) -m pip --version || $(PYTHON) -m pip --python $(PY) install pip
 
 # nbgrader's JupyterLab panels are switched off: readers do not need them.

@@ -13,6 +13,7 @@ LAYERS = [
     ["hardware", "models", "records"],
     ["roofline"],
     ["figures", "widgets", "experiments", "lesson", "exercises"],
+    ["cli"],
 ]
 ORDER = [name for layer in LAYERS for name in layer]
 PACKAGE = Path(rooflab.__file__).parent

@@ -80,6 +80,7 @@ def test_attention_flop_equals_torchs_counter(h, h_kv):
     k = torch.empty(B, h, L, d_h, device="meta")
     with FlopCounterMode(display=False) as counter:
         torch.nn.functional.scaled_dot_product_attention(q, k, k)
+    assert WORKLOADS["attention_naive"].flop(B=B, L=L, h=h, d_h=d_h) == counter.get_total_flops()
     full = WORKLOADS["attention_prefill"].flop(B=B, L=L, h=h, h_kv=h_kv, d_h=d_h, c=1)
     assert full == counter.get_total_flops()
     with FlopCounterMode(display=False) as counter:
@@ -102,6 +103,9 @@ def test_compulsory_bytes_equal_the_sizes_of_real_tensors():
         "layernorm": nbytes((R, C), (R, C), (C,), (C,)),
         "softmax": nbytes((R, C), (R, C)),
         "softmax_three_pass": nbytes((R, C), (R, C), (R, C), (R, C)),
+        "norm_relu_add_unfused": nbytes(*[(R, C)] * 7, (C,), (C,)),
+        "norm_relu_add_fused": nbytes((R, C), (R, C), (R, C), (C,), (C,)),
+        "attention_naive": nbytes(*[(2, 8, 64, 16)] * 4, *[(2, 8, 64, 64)] * 4),
         "gemv": nbytes((M, K), (K,), (M,)),
         "gemm": nbytes((M, K), (K, N), (M, N)),
         "attention_prefill": nbytes((2, 8, 64, 16), (2, 2, 64, 16), (2, 2, 64, 16), (2, 8, 64, 16)),
@@ -199,6 +203,8 @@ def test_flop_per_element_equals_a_counted_loop(name, count):
         ("attention_prefill", dict(L=4096, h=32, h_kv=32, c=1), 2048),
         ("attention_prefill", dict(L=4096, h=32, h_kv=32, c=0.5), 1024),
         ("attention_prefill", dict(L=4096, h=64, h_kv=8, c=1), 4096 * 8 / 9),
+        # The naive attention tends to d_h/2 in bf16, and has L*d_h/(b*(L + d_h)) at 4096: 62.06.
+        ("attention_naive", dict(L=4096, d_h=128), 4096 * 128 / (2 * (4096 + 128))),
         ("attention_decode", dict(L=10**9, h=64, h_kv=8), 8),
         ("gemm", dict(M=4096, N=4096, K=4096), 4096 / 3),
         ("dot", dict(), 0.5),

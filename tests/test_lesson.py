@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rooflab import lesson, units
-from rooflab.lesson import ClaimError, Question, TrueFalse, WrongAnswer, claim, show_source
+from rooflab.lesson import ArrayQuestion, ClaimError, Judged, Question, TrueFalse, WrongAnswer, claim, show_source
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,7 @@ def area(**changes) -> Question:
         (lambda a, b: 6, "the same number for every input"),
         (lambda a, b: 5, "the same number for every input, so use the arguments; and you added"),
         (lambda a, b: 2 * a * b, "too large by a factor 2"),
+        (lambda a, b: 1.0005 * a * b, "off by 0.05 %; do not round"),
         (lambda a, b: a * b / 4, "too small by a factor 4"),
         (lambda a, b: -a * b, "must be positive"),
         (lambda a, b: None, "your function returned None"),
@@ -175,6 +176,80 @@ def test_question_lets_other_errors_through():
 
     with pytest.raises(NotImplementedError, match="write your answer here"):
         area().check(stub)
+
+
+def test_question_tries_its_rules_once_the_values_are_right():
+    strict = area(rules={"it must be commutative": lambda answer: answer(2, 5) == answer(5, 2)})
+    strict.check(lambda a, b: a * b)
+    with pytest.raises(WrongAnswer, match="the values are right, but it must be commutative"):
+        strict.check(lambda a, b: a * b if (a, b) != (2, 5) else 0)
+    with pytest.raises(WrongAnswer, match="you added"):
+        strict.check(lambda a, b: a + b)
+
+
+def outer(**changes) -> ArrayQuestion:
+    fields = {
+        "name": "outer",
+        "unit": "",
+        "example": {"x": np.arange(3.0), "y": np.arange(4.0)},
+        "draw": lambda pick: {"x": np.full(pick((2, 5)), pick((2.0, 7.0))), "y": np.arange(pick((3, 6)))},
+        "right": lambda x, y: np.outer(x, y),
+        "wrong": {
+            "you added": lambda x, y: np.add.outer(x, y),
+            "you divided": lambda x, y: np.divide.outer(x, 0.0 * y),
+        },
+    }
+    return ArrayQuestion(**fields | changes)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            lambda x, y: np.add.outer(x, y),
+            r"you added. For x=array\(3,\), y=array\(4,\) you returned array\(3,4\) from 0 to 5",
+        ),
+        (lambda x, y: np.divide.outer(x, 0.0 * y), "you divided"),
+        (lambda x, y: np.outer(x, y) + (np.outer(x, y) == 6), "1 of 12 values are off, by up to 0.17 of the largest"),
+        (lambda x, y: np.outer(x, y) * np.nan, "must be finite"),
+        (lambda x, y: np.outer(y, x), r"must have shape \(3, 4\).*it has shape \(4, 3\)"),
+        (lambda x, y: None, "your function returned None"),
+        (lambda x, y: "text", "return real numbers, not a str"),
+        (lambda x, y: [[1], [1, 2]], "return real numbers, not a list"),
+        (lambda x, y: np.outer(x, y) == 0, "return real numbers"),
+        (lambda x: x, "must take"),
+        (np.ones(3), "pass the function itself"),
+    ],
+)
+def test_array_question_rejects_with_a_short_reason(answer, reason):
+    with pytest.raises(WrongAnswer, match=reason) as raised:
+        outer().check(answer)
+    assert len(str(raised.value)) < 400 and "\n" not in str(raised.value)
+
+
+def test_array_question_accepts_any_right_array():
+    for convert in (np.asarray, np.float32, np.ndarray.tolist):
+        assert (
+            repr(outer().check(lambda x, y, convert=convert: convert(np.outer(x, y)))) == "✓ outer: right for 24 inputs"
+        )
+
+
+def test_judged_reports_the_first_problem_only_and_lets_other_errors_through():
+    def stub(rows):
+        raise NotImplementedError
+
+    lengths = Judged("rows", ("rows",), lambda answer: [f"{n} is odd" for n in answer([1, 2, 3]) if n % 2])
+    assert repr(lengths.check(lambda rows: [2])) == "✓ rows: right"
+    for answer, reason in (
+        (lambda rows: rows, "rows: 1 is odd."),
+        (lambda: [2], r"your function must take \(rows\)"),
+        ([2], "pass the function itself"),
+    ):
+        with pytest.raises(WrongAnswer, match=reason):
+            lengths.check(answer)
+    with pytest.raises(NotImplementedError):
+        lengths.check(stub)
 
 
 def test_short_errors_show_no_traceback_in_a_notebook():

@@ -1,4 +1,4 @@
-"""Devices as data: peaks, memories and a few measured ceilings, each with its source and date.
+"""Devices as data: peaks and memories as the vendors state them, each with its source and date.
 
 The built-in devices are in `data/devices.toml`; `load_devices` reads your own file of the same form:
 
@@ -153,18 +153,6 @@ class Memory(Row):
     capacity_bytes: float | None = field(default=None, metadata=_given("byte", "80 GB", 1e15))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured(Row):
-    """A measured ceiling: exactly one of a bandwidth, a compute rate and a time per launch."""
-
-    name: str
-    conditions: str
-    dtype: str | None = field(default=None, metadata={"choices": DTYPES})
-    bytes_per_s: float | None = field(default=None, metadata=_BYTES_PER_S)
-    flop_per_s: float | None = field(default=None, metadata=_FLOP_PER_S)
-    s_per_launch: float | None = field(default=None, metadata=_given("s", "11.8 us", 1.0))
-
-
 def accumulator(dtype: str) -> str:
     """Return the type in which products of `dtype` are added unless a peak says otherwise.
 
@@ -176,13 +164,13 @@ def accumulator(dtype: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One SKU with its stated peaks and memories and, where there are any, its measured ceilings."""
+    """One SKU with its stated peaks and memories; `reported_as` lists the names that drivers give it."""
 
     id: str
     title: str
     peaks: tuple[Peak, ...]
     memories: tuple[Memory, ...]
-    measurements: tuple[Measured, ...] = ()
+    reported_as: tuple[str, ...] = ()
     vendor: str = ""
     architecture: str = ""
     note: str = ""
@@ -193,22 +181,18 @@ class Device:
         if not self.title.strip():
             raise HardwareError(f"{self.id}.title: {self.title!r} says nothing; fill it in")
         seen: set = set()
-        for table, rows in (("peak", self.peaks), ("memory", self.memories), ("measured", self.measurements)):
+        for table, rows in (("peak", self.peaks), ("memory", self.memories)):
             for index, row in enumerate(rows):
                 where = f"{self.id}.{table}[{index}]"
                 _check(row, where)
                 if table == "peak":
                     keys = [(d, row.unit, row.sparsity, row.accumulate or accumulator(d)) for d in row.dtypes]
                 else:
-                    keys = [(table, row.level if table == "memory" else row.name)]
+                    keys = [(table, row.level)]
                 for key in keys:
                     if key in seen:
                         raise HardwareError(f"{where}: duplicate of an earlier {' '.join(key)} row; keep one")
                     seen.add(key)
-        for index, row in enumerate(self.measurements):
-            if [row.bytes_per_s, row.flop_per_s, row.s_per_launch].count(None) != 2:
-                where = f"{self.id}.measured[{index}]"
-                raise HardwareError(f"{where}: state exactly one of bytes_per_s, flop_per_s, s_per_launch")
         if not self.dtypes():
             raise HardwareError(f"{self.id}.peak: missing; add a row with dtypes, unit, sparsity and flop_per_s")
         if not any(row.level == "hbm" and row.bytes_per_s for row in self.memories):
@@ -296,18 +280,6 @@ class Device:
         """
         return ledger.RIDGE(P=self.peak_flop_per_s(dtype), beta=self.bytes_per_s(level))
 
-    def measured(self, name: str) -> Measured:
-        """Return a measured ceiling by its name.
-
-        >>> device("h200-sxm").measured("copy").bytes_per_s, device("h200-sxm").measured("launch graph").s_per_launch
-        (4280000000000.0, 1.1e-06)
-        """
-        for row in self.measurements:
-            if row.name == name:
-                return row
-        have = ", ".join(row.name for row in self.measurements) or "none"
-        raise HardwareError(f"{self.id} has no measurement {name!r}; it has: {have}")
-
 
 def _table(value: object, where: str, known: Iterable[str], required: Iterable[str]) -> dict:
     """Return `value`, a TOML table that has the keys of `required` and none outside `known`."""
@@ -330,7 +302,7 @@ def _read(cls: type, value: object, where: str, inherited: Mapping = MappingProx
     return cls(**{key: specs[key].metadata.get("read", _text)(item, f"{where}.{key}") for key, item in items.items()})
 
 
-_TABLES = {"peak": Peak, "memory": Memory, "measured": Measured}
+_TABLES = {"peak": Peak, "memory": Memory}
 _PROVENANCE = ("source", "date", "strength")
 _TEXTS = ("title", "vendor", "architecture", "note")
 
@@ -338,7 +310,7 @@ _TEXTS = ("title", "vendor", "architecture", "note")
 def _device(id: str, value: object, prefix: str = "") -> Device:
     """Return the device that a TOML table states; `prefix` names the file in messages."""
     where = prefix + id
-    table = _table(value, where, (*_TEXTS, *_PROVENANCE, *_TABLES), ("title",))
+    table = _table(value, where, (*_TEXTS, "reported_as", *_PROVENANCE, *_TABLES), ("title",))
     for name in _TABLES:
         if not isinstance(table.get(name, []), list):
             raise HardwareError(f"{where}.{name}: not a list of tables; write [[{id}.{name}]]")
@@ -349,8 +321,10 @@ def _device(id: str, value: object, prefix: str = "") -> Device:
         for name, cls in _TABLES.items()
     }
     texts = {key: _text(table[key], f"{where}.{key}") for key in _TEXTS if key in table}
+    if "reported_as" in table:
+        texts["reported_as"] = _texts(table["reported_as"], f"{where}.reported_as")
     try:
-        return Device(id=id, peaks=rows["peak"], memories=rows["memory"], measurements=rows["measured"], **texts)
+        return Device(id=id, peaks=rows["peak"], memories=rows["memory"], **texts)
     except HardwareError as error:
         raise HardwareError(f"{prefix}{error}") from None
 

@@ -333,6 +333,21 @@ _define(
     assumes="as softmax, but a row does not fit on chip: one read for the maximum, one for the sum, one for the result",
 )
 _define(
+    "norm_relu_add_unfused",
+    "residual + relu(layer norm), three kernels",
+    flop=9 * R * C,
+    hbm_elements=7 * R * C + 2 * C,
+    launches=3,
+    assumes="layer norm, relu and addition each read their inputs and write their result; a row fits on chip",
+)
+_define(
+    "norm_relu_add_fused",
+    "residual + relu(layer norm), one kernel",
+    flop=9 * R * C,
+    hbm_elements=3 * R * C + 2 * C,
+    assumes="x and the residual read, the result written; intermediates stay in registers",
+)
+_define(
     "gemv",
     "GEMV",
     flop=2 * M * K,
@@ -346,7 +361,16 @@ _define(
     hbm_elements=M * K + K * N + M * N,
     l2=M * K * ceiling(N / B_N) + K * N * ceiling(M / B_M) + M * N,
     unit="tensor",
-    assumes="each matrix crosses main memory once; from L2, each B_M × B_N tile of the output reads its two panels",
+    assumes="each matrix crosses main memory once; from L2, each tile of the output reads its own two panels",
+)
+_define(
+    "attention_naive",
+    "attention, three kernels",
+    flop=4 * B * h * L**2 * d_h,
+    hbm_elements=B * h * (4 * L * d_h + 4 * L**2),
+    launches=3,
+    unit="tensor",
+    assumes="scores written, read by softmax, probabilities written, read by the second product; no mask",
 )
 _define(
     "attention_prefill",

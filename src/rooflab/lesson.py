@@ -1,7 +1,7 @@
 """What pages and exercises call: claims that fail the build, source listings, and checks that give a reason.
 
-`claim` stands behind a number in prose, `show_source` prints a function without importing its file, and `Question`
-and `TrueFalse` hold an exercise's right answer next to the known wrong ones.
+`claim` stands behind a number in prose, `show_source` prints a function without importing its file, and
+`Question`, `ArrayQuestion`, `Judged` and `TrueFalse` hold an exercise's right answer next to the known wrong ones.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numbers
 import operator
 import random
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+import numpy as np
 import sympy
 
 from . import units
@@ -171,6 +172,7 @@ class Question:
     `example` holds the exercise's own numbers and is tried first.
     `draw(pick)` returns other arguments; `pick` chooses one value of a sequence.
     `tolerance` is relative: 1e-6 is above the rounding of float32 and below the effect of any wrong formula.
+    `rules` says what else a right answer keeps to: {reason: function of the answer}, tried once the values are right.
 
     >>> area = Question(
     ...     "area", "m2", dict(a=2, b=3), lambda pick: dict(a=pick(range(1, 99)), b=pick(range(1, 99))),
@@ -190,6 +192,7 @@ class Question:
     right: Callable[..., float]
     wrong: Mapping[str, Callable[..., float]]
     tolerance: float = 1e-6
+    rules: Mapping[str, Callable[[Callable], bool]] = field(default_factory=dict)
 
     def inputs(self, seed: int = 0) -> list[dict]:
         """Return the example and 23 drawn argument sets; the same seed draws the same."""
@@ -208,14 +211,17 @@ class Question:
             inspect.signature(answer).bind(**inputs[0])
         except TypeError:
             raise WrongAnswer(f"{self.name}: your function must take ({', '.join(inputs[0])}).") from None
-        returned = [self._number(answer(**given), given) for given in inputs]
+        returned = [self._read(answer(**given), given) for given in inputs]
         for given, got in zip(inputs, returned, strict=True):
             if not self._same(got, self.right(**given)):
-                told = f"For {_spell(given)} you returned {got:.6g} {self.unit}".strip()
+                told = f"For {_spell(given)} you returned {self._told(got)}".strip()
                 raise WrongAnswer(f"{self.name}: {self._reason(inputs, returned, given, got)}. {told}.")
+        for reason, kept in self.rules.items():
+            if not kept(answer):
+                raise WrongAnswer(f"{self.name}: the values are right, but {reason}.")
         return Checked(f"{self.name}: right for {len(inputs)} inputs")
 
-    def _number(self, value, given: dict) -> float:
+    def _read(self, value, given: dict) -> float:
         """Return `value` as a float, or raise WrongAnswer where it is no finite real number."""
         where = f"For {_spell(given)} it returned {value!r}."
         if value is None:
@@ -229,12 +235,19 @@ class Question:
     def _same(self, got: float, want: float) -> bool:
         return math.isclose(got, want, rel_tol=self.tolerance)
 
+    def _told(self, got: float) -> str:
+        return f"{got:.6g} {self.unit}".strip()
+
     def _reason(self, inputs: list[dict], returned: list[float], given: dict, got: float) -> str:
         """Return the misconception that explains the values, or else by how much they are off."""
         pairs = list(zip(inputs, returned, strict=True))
         for reason, formula in self.wrong.items():
             if all(self._same(value, formula(**one)) for one, value in pairs):
                 return reason
+        return self._off(returned, given, got)
+
+    def _off(self, returned: list[float], given: dict, got: float) -> str:
+        """Return how far off the values are, where no misconception explains them."""
         if len(set(returned)) == 1:
             return "; and ".join(
                 ["you returned the same number for every input, so use the arguments", *self._near(got)]
@@ -242,6 +255,8 @@ class Question:
         ratio = got / self.right(**given)
         if ratio <= 0:
             return "the result must be positive"
+        if abs(ratio - 1) < 0.01:
+            return f"off by {100 * abs(ratio - 1):.2g} %; do not round"
         return f"too large by a factor {ratio:.3g}" if ratio > 1 else f"too small by a factor {1 / ratio:.3g}"
 
     def _near(self, constant: float) -> list[str]:
@@ -255,10 +270,102 @@ class Question:
         return []
 
 
+@dataclass(frozen=True)
+class ArrayQuestion(Question):
+    """As `Question`, for a function that returns an array, or a tuple of numbers.
+
+    `tolerance` is relative to the largest absolute value of the right array.
+
+    >>> pick_array = lambda pick: dict(x=np.array([pick(range(1, 9)), pick(range(-9, 0))]))
+    >>> double = ArrayQuestion("double", "", dict(x=np.arange(3)), pick_array, lambda x: 2 * x,
+    ...     {"you squared": lambda x: x**2})
+    >>> double.check(lambda x: x + x)
+    ✓ double: right for 24 inputs
+    >>> double.check(lambda x: x**2)
+    Traceback (most recent call last):
+    ...
+    rooflab.lesson.WrongAnswer: double: you squared. For x=array(3,) you returned (0, 1, 4).
+    """
+
+    def _read(self, value, given: dict) -> np.ndarray:
+        """Return `value` as an array of the right shape, or raise WrongAnswer."""
+        where = f"For {_spell(given)} it returned {value!r}."
+        if value is None:
+            raise WrongAnswer(f"{self.name}: your function returned None; end it with a return statement. {where}")
+        want = np.asarray(self.right(**given)).shape
+        try:
+            got = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            got = np.asarray(None)
+        if not (np.issubdtype(got.dtype, np.floating) or np.issubdtype(got.dtype, np.integer)):
+            raise WrongAnswer(f"{self.name}: return real numbers, not a {type(value).__name__} of {got.dtype}.")
+        if got.shape != want:
+            told = f"For {_spell(given)} it has shape {got.shape}"
+            raise WrongAnswer(f"{self.name}: the result must have shape {want}. {told}.")
+        return got
+
+    def _same(self, got, want) -> bool:
+        got, want = np.asarray(got, dtype=float), np.asarray(want, dtype=float)
+        finite = want[np.isfinite(want)]
+        room = self.tolerance * np.abs(finite).max(initial=0.0)
+        return got.shape == want.shape and np.allclose(got, want, rtol=0, atol=room, equal_nan=True)
+
+    def _told(self, got) -> str:
+        if got.size <= 4:
+            return "(" + ", ".join(f"{value:.6g}" for value in got.flat) + ")"
+        return f"{_brief(got)} from {got.min():.6g} to {got.max():.6g}"
+
+    def _off(self, returned, given: dict, got) -> str:
+        if not np.isfinite(got).all():
+            return "the result must be finite"
+        want = np.asarray(self.right(**given), dtype=float)
+        error = np.abs(got - want).max() / np.abs(want).max()
+        wrong = int((np.abs(got - want) > self.tolerance * np.abs(want).max()).sum())
+        return f"{wrong} of {got.size} values are off, by up to {error:.2g} of the largest right value"
+
+
+def _brief(value):
+    """Return an argument as a message shows it: short, whatever its size."""
+    if isinstance(value, np.ndarray):
+        return f"array{value.shape}".replace(" ", "")
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple, Mapping)) and len(repr(value)) > 60:
+        return f"{type(value).__name__} of {len(value)}"
+    return value
+
+
 def _spell(given: dict) -> str:
     """Return `L=4096, causal=False` for a set of arguments."""
-    parts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in given.items()}
-    return ", ".join(f"{name}={value}" for name, value in parts.items())
+    return ", ".join(f"{name}={_brief(value)}" for name, value in given.items())
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An answer of any other form: `problems(answer)` calls the function and yields what is wrong, gravest first.
+
+    >>> even = Judged("even", (), lambda answer: [] if answer() % 2 == 0 else [f"{answer()} is odd"])
+    >>> even.check(lambda: 3)
+    Traceback (most recent call last):
+    ...
+    rooflab.lesson.WrongAnswer: even: 3 is odd.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    problems: Callable[[Callable], Iterable[str]]
+
+    def check(self, answer: Callable) -> Checked:
+        """Return a `✓` line when `problems` finds none, else raise WrongAnswer with the first."""
+        if not callable(answer):
+            raise WrongAnswer(f"{self.name}: pass the function itself, without calling it; got {answer!r}.")
+        try:
+            inspect.signature(answer).bind(**dict.fromkeys(self.arguments))
+        except TypeError:
+            raise WrongAnswer(f"{self.name}: your function must take ({', '.join(self.arguments)}).") from None
+        for problem in self.problems(answer):
+            raise WrongAnswer(f"{self.name}: {problem}.")
+        return Checked(f"{self.name}: right")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ Each roof gives a least time; the bound is the longest of them and carries the n
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
-from . import ledger
+from . import ledger, records
 from .hardware import Device
 from .ledger import Demand
 from .units import si
@@ -70,21 +72,72 @@ def device_roofs(device: Device, dtype: str) -> list[Roof]:
     return [*roofs, Roof(MEMORY, "hbm", device.bytes_per_s(), f"{technology} bandwidth")]
 
 
-# Which measurement is whose ceiling: a copy counts bytes read and bytes written.
-_MEASURED_LEVELS = {"hbm": ("copy", "measured copy"), "l2": ("copy in L2", "measured copy in L2")}
+@dataclass(frozen=True)
+class Ceiling:
+    """What was measured: `rate` in FLOP/s, byte/s or s per launch, and under which conditions."""
+
+    rate: float
+    conditions: str
+
+
+@functools.cache
+def ceilings(device_id: str, root: Path = records.BOOK) -> dict[str, Ceiling]:
+    """Return the best measured rates of a device by name, from its records; empty where there are none.
+
+    "copy", "read" and "write" touch at least four times L2, "copy in L2" at most half of it.
+    "gemm bf16" and its like are the fastest library products, "launch eager" and "launch graph" the times per kernel.
+    """
+    found: dict[str, Ceiling] = {}
+
+    def offer(name: str, rate: float, conditions: str, better=max) -> None:
+        if name not in found or better(rate, found[name].rate) == rate:
+            found[name] = Ceiling(rate, conditions)
+
+    for row in _rows(device_id, "bandwidth", root):
+        op, size, l2 = row["case"]["op"], row["case"]["bytes"], row["l2_bytes"]
+        touched = size * (2 if op == "copy" else 1)
+        conditions = f"{op} of {size / 2**20:g} MiB, {row['version']}"
+        if touched >= 4 * l2:
+            offer(op, touched / row["time_s"], conditions)
+        elif touched <= l2 / 2:
+            offer(f"{op} in L2", touched / row["time_s"], conditions)
+    for row in _rows(device_id, "gemm", root):
+        shape = {name: row["case"][name] for name in "MNK"}
+        rate = ledger.WORKLOADS["gemm"].flop(**shape) / row["time_s"]
+        offer(f"gemm {row['case']['dtype']}", rate, f"cuBLAS, n = {shape['M']}")
+    for row in _rows(device_id, "launch", root):
+        conditions = f"{row['case']['kernels']} one-element adds"
+        offer(f"launch {row['version']}", row["wall_s"] / row["case"]["kernels"], conditions, min)
+    return found
+
+
+def _rows(device_id: str, experiment: str, root: Path) -> list[dict]:
+    record = records.find(device_id, experiment, root)
+    return [row | {"l2_bytes": record.runs[row["run"]]["l2_bytes"]} for row in record.rows] if record else []
+
+
+# Which ceiling is whose: a copy counts bytes read and bytes written.
+_LEVELS = {"hbm": ("copy", "measured copy"), "l2": ("copy in L2", "measured copy in L2")}
 
 
 def measured_roofs(device: Device, dtype: str) -> dict[tuple[str, str], Roof]:
     """Return the measured ceilings by (kind, key); raise RooflineError unless a GEMM and a copy were measured."""
-    rows = {row.name: row for row in device.measurements}
-    if not {f"gemm {dtype}", "copy"} <= rows.keys():
+    measured = ceilings(device.id)
+    if not {f"gemm {dtype}", "copy"} <= measured.keys():
         raise RooflineError(f"no measured ceilings for {device.title} in {dtype}; measure a GEMM and a copy first")
-    gemm = rows[f"gemm {dtype}"].flop_per_s
-    roofs = [Roof(COMPUTE, "tensor", gemm, f"measured {dtype} GEMM", "measured")]
-    for level, (name, label) in _MEASURED_LEVELS.items():
-        if name in rows:
-            roofs.append(Roof(MEMORY, level, rows[name].bytes_per_s, label, "measured"))
+    roofs = [Roof(COMPUTE, "tensor", measured[f"gemm {dtype}"].rate, f"measured {dtype} GEMM", "measured")]
+    for level, (name, label) in _LEVELS.items():
+        if name in measured:
+            roofs.append(Roof(MEMORY, level, measured[name].rate, label, "measured"))
     return {(roof.kind, roof.key): roof for roof in roofs}
+
+
+def launch_floor(device: Device, mode: str) -> Roof:
+    """Return the measured launch floor, "eager" or "graph"; raise RooflineError where nobody measured it."""
+    if f"launch {mode}" not in (measured := ceilings(device.id)):
+        have = ", ".join(name for name in measured if name.startswith("launch")) or "none"
+        raise RooflineError(f"no measured floor 'launch {mode}' for {device.title}; it has {have}")
+    return Roof(LAUNCH, "launch", measured[f"launch {mode}"].rate, f"launch, {mode}", "measured")
 
 
 @dataclass(frozen=True)
@@ -139,11 +192,7 @@ class Roofline:
             # What nobody measured keeps its figure on paper.
             roofs = [better.pop((roof.kind, roof.key), roof) for roof in roofs] + list(better.values())
         if launch:
-            roofs.append(
-                Roof(
-                    LAUNCH, "launch", device.measured(f"launch {launch}").s_per_launch, f"launch, {launch}", "measured"
-                )
-            )
+            roofs.append(launch_floor(device, launch))
         return cls(f"{device.title}, {dtype}", tuple(roofs))
 
     def _roof(self, kind: str, key: str) -> Roof:

@@ -53,7 +53,7 @@ def site_url():
 def browser():
     chromium = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     if chromium is None:
-        pytest.skip("no Chromium, so nothing was tried in a browser; get it with: apt-get install chromium")
+        pytest.skip("no Chromium, so nothing was tried in a browser; get it with: apt-get install chromium libatomic1")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
         yield browser

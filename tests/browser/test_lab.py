@@ -72,7 +72,7 @@ def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_text("Run All Cells", exact=True).click()
     output = page.locator(".jp-CodeCell").last.locator(".jp-OutputArea-output")
-    output.get_by_text("the batch is 1.0 and memory binds").wait_for(timeout=90_000)
+    output.get_by_text("the batch is 8.0 and memory binds").wait_for(timeout=90_000)
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
 
     slider = page.get_by_role("slider", name="batch B")

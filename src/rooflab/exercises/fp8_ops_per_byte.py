@@ -80,6 +80,12 @@ prefill_attention = Question(
             lambda **g: _prefill(**g | {"bytes_per_element": 1})
         ),
         "you left out writing O, which is as large as Q": lambda **g: _prefill_without_output(**g),
+        "L/2 holds only for multi-head attention, 2 bytes per element and no mask; use the arguments": (
+            lambda **g: g["L"] / 2
+        ),
+        "that holds for 2 bytes per element only; use bytes_per_element": (
+            lambda **g: _prefill(**g | {"bytes_per_element": 2})
+        ),
         "you ignored the causal mask: half of the scores are never computed": (
             lambda **g: _prefill(**g | {"causal": False})
         ),
@@ -115,7 +121,7 @@ decode_linear = Question(
     _linear,
     {
         "the batch is missing: one read of a weight serves every sequence": lambda **g: _linear(**g | {"batch": 1}),
-        "FP8 does not leave it unchanged: fewer bytes per weight raise it": (
+        "that holds for 2 bytes per weight only; use bytes_per_weight": (
             lambda **g: _linear(**g | {"bytes_per_weight": 2})
         ),
         "you counted elements, not bytes: divide by the bytes per weight": (
@@ -147,7 +153,7 @@ decode_attention = Question(
         "query heads that share a KV head share its bytes; their ratio is missing": (
             lambda **g: _attention(**g | {"kv_heads": g["query_heads"]})
         ),
-        "FP8 does not leave it unchanged: fewer bytes per cached element raise it": (
+        "that holds for 2 bytes per cached element only; use bytes_per_element": (
             lambda **g: _attention(**g | {"bytes_per_element": 2})
         ),
         "you counted elements, not bytes: divide by the bytes per element": (
@@ -168,10 +174,14 @@ decode_attention = Question(
 )
 
 
-def _step(batch, L, d_model, kv_dim, mlp_dim, bytes_per_weight, bytes_per_kv, mlp_flop=True, kv_flop=True):
+def _step(batch, L, d_model, kv_dim, mlp_dim, bytes_per_weight, bytes_per_kv, **changed):
+    """Return the intensity; `changed` replaces a count by a wrong one."""
     projections, mlp = 2 * d_model * (d_model + kv_dim), 3 * d_model * mlp_dim
-    flop = 2 * batch * (projections + mlp * mlp_flop) + 4 * batch * L * d_model * kv_flop
-    return INTENSITY(F=flop, Q=bytes_per_weight * (projections + mlp) + bytes_per_kv * batch * 2 * L * kv_dim)
+    scores_flop = changed.get("scores_flop", 4 * batch * L * d_model)
+    flop = 2 * batch * (projections + mlp * changed.get("mlp_flop", 1)) + scores_flop
+    caches = changed.get("caches", batch)
+    weights = projections + mlp * changed.get("mlp_bytes", 1)
+    return INTENSITY(F=flop, Q=bytes_per_weight * weights + bytes_per_kv * caches * 2 * L * kv_dim)
 
 
 def _draw_step(pick) -> dict:
@@ -201,10 +211,13 @@ decode_step = Question(
     _draw_step,
     _step,
     {
-        "the MLP is missing from the FLOP, although its weights are in the bytes": (
-            lambda **g: _step(**g, mlp_flop=False)
+        "the MLP is missing from the FLOP, although its weights are in the bytes": (lambda **g: _step(**g, mlp_flop=0)),
+        "the MLP is missing, from the FLOP and from the bytes": lambda **g: _step(**g, mlp_flop=0, mlp_bytes=0),
+        "the products with the cached K and V are missing from the FLOP": lambda **g: _step(**g, scores_flop=0),
+        "each query head multiplies with a cached head, so those products take 4 L d_model FLOP, not 4 L kv_dim": (
+            lambda **g: _step(**g, scores_flop=4 * g["batch"] * g["L"] * g["kv_dim"])
         ),
-        "the products with the cached K and V are missing from the FLOP": lambda **g: _step(**g, kv_flop=False),
+        "each sequence has its own cache; its bytes must grow with the batch": lambda **g: _step(**g, caches=1),
         "K and V have kv_dim columns, not d_model": lambda **g: _step(**g | {"kv_dim": g["d_model"]}),
         "the batch is missing, or each sequence reads the weights again; one read serves them all": (
             lambda **g: _step(**g | {"batch": 1})
@@ -265,6 +278,9 @@ speedup = Question(
         "fewer bytes help only what is bandwidth-bound": lambda **g: g["byte_factor"],
         "the larger factor counts only when it belongs to the roof that binds": (
             lambda **g: max(g["peak_factor"], g["byte_factor"])
+        ),
+        "the smaller factor is not always what is left: only the roof that binds, before and after, counts": (
+            lambda **g: min(g["peak_factor"], g["byte_factor"])
         ),
         "the other roof caps the gain: it binds once the first has moved far enough": _uncapped_speedup,
         "you added compute time and memory time; they overlap, so the bound is the larger": (

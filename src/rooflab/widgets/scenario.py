@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from .. import ledger
 from ..hardware import Device, devices
-from ..roofline import COMPUTE, MEMORY, device_roofs, measured_roofs
+from ..roofline import COMPUTE, MEMORY, ceilings, device_roofs, measured_roofs
 from ..units import DTYPE_BYTES
 
 
@@ -79,7 +79,7 @@ class Scenario:
     points: tuple[Point, ...] = ()
     devices: tuple[Device, ...] = field(default_factory=lambda: tuple(devices().values()))
     x_range: tuple[float, float] = (0.1, 1e5)
-    y_range: tuple[float, float] = (1e10, 1e16)
+    y_range: tuple[float, float] = (1e8, 1e16)
 
     def __post_init__(self):
         names = {slider.name for slider in self.sliders}
@@ -137,16 +137,14 @@ def _device_state(device: Device) -> dict:
     """Return a device as the front end needs it: compute roofs by dtype, memory roofs, launch floors, on both bases."""
     compute: dict[str, list] = {}
     memory: dict[tuple, dict] = {}
-    measured = {row.name: row for row in device.measurements}
+    measured = ceilings(device.id)
     for dtype in device.dtypes("tensor"):
         roofs = device_roofs(device, dtype)
         if {f"gemm {dtype}", "copy"} <= measured.keys():
             roofs += measured_roofs(device, dtype).values()
         compute[dtype] = [vars(roof) for roof in roofs if roof.kind == COMPUTE]
         memory |= {(roof.key, roof.basis): vars(roof) for roof in roofs if roof.kind == MEMORY}
-    launch = {
-        mode: measured[f"launch {mode}"].s_per_launch for mode in ("eager", "graph") if f"launch {mode}" in measured
-    }
+    launch = {mode: measured[f"launch {mode}"].rate for mode in ("eager", "graph") if f"launch {mode}" in measured}
     return {
         "id": device.id,
         "title": device.title,

@@ -15,7 +15,7 @@ def roofline_scenario() -> Scenario:
         title="Workloads on a roofline",
         sliders=(
             Slider("n", "size n", powers_of_two(64, 32768), 4096),
-            Slider("B", "batch B", powers_of_two(1, 4096), 1),
+            Slider("B", "batch B", powers_of_two(1, 4096), 8),
         ),
         dots=(
             Dot("weights n × n, batch B", "gemm", {"M": "B", "N": "n", "K": "n"} | tile),
@@ -33,17 +33,20 @@ def roofline_scenario() -> Scenario:
 def gemm_points(device: str) -> tuple[Point, ...]:
     """Return the recorded matrix products of `device` at the intensities that the ledger gives their shapes."""
     record = records.load(device, "gemm")
-    names = {"torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
-    versions = ", ".join(f"{names[name]} {version}" for name, version in record["versions"].items())
-    intensity = ledger.WORKLOADS["gemm"].intensity()
-    return tuple(
-        Point(
-            label=f"{row['dtype']} GEMM {row['M']} × {row['N']} × {row['K']}",
-            device=device,
-            dtype=row["dtype"],
-            intensity=intensity(M=row["M"], N=row["N"], K=row["K"], b=DTYPE_BYTES[row["dtype"]]),
-            flop_per_s=row["flop_per_s"],
-            source=f"cuBLAS, random operands, {record['date']}, {versions}",
+    gemm = ledger.WORKLOADS["gemm"]
+    points = []
+    for row in record.rows:
+        shape = {name: row["case"][name] for name in "MNK"}
+        dtype, run = row["case"]["dtype"], record.runs[row["run"]]
+        versions = run["versions"]
+        points.append(
+            Point(
+                label=f"{dtype} GEMM, n = {shape['M']}",
+                device=device,
+                dtype=dtype,
+                intensity=gemm.intensity()(**shape, b=DTYPE_BYTES[dtype]),
+                flop_per_s=gemm.flop(**shape) / row["time_s"],
+                source=f"cuBLAS, {run['measured'][:10]}, PyTorch {versions['torch']}, CUDA {versions['cuda']}",
+            )
         )
-        for row in record["rows"]
-    )
+    return tuple(points)

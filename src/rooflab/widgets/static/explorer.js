@@ -189,7 +189,7 @@ function render({ model, el }) {
     }
     if (state.basis === "measured" && !measurable(device, changes.dtype ?? state.dtype)) {
       changes.basis = "paper";
-      lost.push("no measured ceilings, showing those on paper");
+      lost.push("no measured ceilings, showing roofs on paper");
     }
     if (state.launch !== "none" && !(state.launch in device.launch)) {
       changes.launch = "none";
@@ -205,10 +205,10 @@ function render({ model, el }) {
     const device = scenario.devices.find((each) => each.id === state.device);
     const stays = state.basis === "paper" || measurable(device, dtype);
     set(stays ? { dtype } : { dtype, basis: "paper" });
-    if (!stays) notice = `${device.title}: no measured ceilings in ${dtype}, showing those on paper.`;
+    if (!stays) notice = `${device.title}: no measured ceilings in ${dtype}, showing roofs on paper.`;
     schedule();
   });
-  const basisMenu = menu("basis", "Bound by", [["paper", "ceilings on paper"], ["measured", "measured ceilings"]], (basis) => set({ basis }));
+  const basisMenu = menu("basis", "Bound by", [["paper", "roofs on paper"], ["measured", "measured ceilings"]], (basis) => set({ basis }));
   const launchMenu = menu("launch", "Launch floor", [["none", "none"], ["eager", "eager launches"], ["graph", "CUDA graph"]], (launch) => set({ launch }));
 
   const ranges = scenario.sliders.map((slider) => {
@@ -333,7 +333,7 @@ function render({ model, el }) {
     const measured = [...compute, ...memory].some((roof) => roof.basis === "measured");
     const points = scenario.points.filter((each) => each.device === state.device && each.dtype === state.dtype);
     legend.textContent = [
-      "Solid: ceilings on paper.",
+      "Solid: roofs on paper.",
       measured ? "Dashed: measured ceilings." : "No measured ceilings on record for this device.",
       points.length ? `Diamonds: recorded points (${points[0].source}).` : "",
     ].join(" ");

@@ -1,0 +1,130 @@
+"""The command line: measure on this machine's GPU, list, show and compare records."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import records
+from .units import si
+
+NO_GPU = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status: 0, 1 for an error, 2 without a GPU, 130 after an interrupt."""
+    parser = argparse.ArgumentParser(prog="rooflab", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    measure = commands.add_parser("measure", help="time experiments on this machine's GPU and keep the rows")
+    measure.add_argument("experiment", nargs="*", help="names from `rooflab list`; all of them if none is given")
+    measure.add_argument("--quick", action="store_true", help="a few cases of each, in about a minute")
+    measure.add_argument("--counters", action="store_true", help="also count main-memory bytes with ncu, if permitted")
+    measure.add_argument("--out", type=Path, help="folder of the records (default: your own, see `rooflab list`)")
+    commands.add_parser("list", help="the experiments, and the records that are there")
+    show = commands.add_parser("show", help="the rows of one record")
+    show.add_argument("experiment")
+    show.add_argument("--device", default=None, help="a device with records; yours if there is one, else the book's")
+    compare = commands.add_parser("compare", help="your rows beside another device's, as ratios")
+    compare.add_argument("mine", help="a device with records of yours, or a folder of records")
+    compare.add_argument("other", help="a device with records, such as h200-sxm")
+    chosen = parser.parse_args(arguments)
+    try:
+        return {"measure": _measure, "list": _list, "show": _show, "compare": _compare}[chosen.command](chosen)
+    except ValueError as error:  # every error of this package is one
+        print(f"rooflab: {error}", file=sys.stderr)
+        return 1
+
+
+def _measure(chosen) -> int:
+    from . import experiments, timing
+
+    plan = experiments.named(chosen.experiment)
+    if not timing.has_gpu():
+        print(
+            "rooflab: no CUDA GPU here, so nothing was measured; the book's records are in `rooflab list`",
+            file=sys.stderr,
+        )
+        return NO_GPU
+    from tqdm import tqdm
+
+    root = chosen.out or records.own_root()
+    campaign = experiments.Campaign(plan, root=root, quick=chosen.quick, counters=chosen.counters, say=tqdm.write)
+    print(f"{campaign.run['gpu']}: {len(campaign)} cases, records in {root / campaign.device}")
+    try:
+        with tqdm(total=len(campaign), unit="case", dynamic_ncols=True) as bar:
+            for name, _ in campaign.steps():
+                bar.set_description(name)
+                bar.update()
+    except KeyboardInterrupt:
+        print("\nrooflab: stopped; every finished case is kept, the same command goes on from here", file=sys.stderr)
+        return 130
+    return 1 if campaign.failed else 0
+
+
+def _roots() -> list[tuple[str, Path]]:
+    return [("yours", records.own_root()), ("the book's", records.BOOK)]
+
+
+def _list(chosen) -> int:
+    from .experiments import EXPERIMENTS
+
+    for name, experiment in EXPERIMENTS.items():
+        print(f"{name:12} {experiment.title}; versions: {', '.join(experiment.versions)}")
+    for whose, root in _roots():
+        for device in records.devices_with_records(root):
+            names = ", ".join(sorted(path.stem for path in (root / device).glob("*.json")))
+            print(f"records, {whose}: {device}: {names} ({root / device})")
+    return 0
+
+
+def _find(device: str | None, experiment: str) -> records.Record:
+    """Return a record, the reader's own before the book's; `h200` stands for the device h200-sxm."""
+    for _, root in _roots():
+        for each in records.devices_with_records(root):
+            if device in (None, each, each.split("-")[0]) and (record := records.find(each, experiment, root)):
+                return record
+    return records.load(device or "h200-sxm", experiment)
+
+
+def _show(chosen) -> int:
+    from .experiments import EXPERIMENTS, named
+
+    named([chosen.experiment])
+    record = _find(chosen.device, chosen.experiment)
+    experiment = EXPERIMENTS[chosen.experiment]
+    run = record.runs[-1]
+    print(f"{record.device}: {run['gpu']}, {run['measured']}, driver {run['driver']}, {run['versions']}")
+    for row in record.rows:
+        demand = experiment.demand(row["case"], row["version"])
+        moved = demand.traffic["hbm"] / row["time_s"]
+        rates = f"{si(demand.flop / row['time_s'], 'op/s'):>14} {si(moved, 'B/s'):>12}"
+        case = " ".join(f"{key}={value}" for key, value in row["case"].items())
+        wall = si(row["wall_s"], "s")
+        print(f"{case:44} {row['version']:18} {si(row['time_s'], 's'):>10} wall {wall:>10} {rates} {row['cache']}")
+    for skip in record.skipped:
+        print(f"skipped {skip['case']} {', '.join(skip['versions'])}: {skip['reason']}")
+    return 0
+
+
+def _compare(chosen) -> int:
+    folder = Path(chosen.mine)
+    mine_root, mine = (folder.parent, folder.name) if folder.is_dir() else (records.own_root(), chosen.mine)
+    found = 0
+    for path in sorted((mine_root / mine).glob("*.json")):
+        ours, theirs = records.read(path), _find(chosen.other, path.stem)
+        other = {(str(row["case"]), row["version"]): row for row in theirs.rows}
+        for row in ours.rows:
+            if match := other.get((str(row["case"]), row["version"])):
+                found += 1
+                ratio = match["time_s"] / row["time_s"]
+                case = " ".join(f"{key}={value}" for key, value in row["case"].items())
+                print(f"{path.stem:12} {case:44} {row['version']:18} {si(row['time_s'], 's'):>10} {ratio:6.2f}x")
+    if not found:
+        raise records.RecordError(f"{mine} and {chosen.other} have no case in common; run: rooflab measure")
+    print(f"ratio: time on {chosen.other} / time on {mine}; above 1, {mine} is faster")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

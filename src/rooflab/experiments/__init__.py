@@ -1,0 +1,19 @@
+"""Experiments: what is measured, the campaign that measures it, and the results that pages show."""
+
+from .base import Experiment, Gpu
+from .campaign import Campaign, device_id, is_stale, named, require_fresh
+from .results import Results, results
+from .suite import EXPERIMENTS
+
+__all__ = [
+    "EXPERIMENTS",
+    "Campaign",
+    "Experiment",
+    "Gpu",
+    "Results",
+    "device_id",
+    "is_stale",
+    "named",
+    "require_fresh",
+    "results",
+]

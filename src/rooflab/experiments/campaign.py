@@ -1,0 +1,189 @@
+"""Run experiments on the GPU of this machine and keep every row that is proven and plausible."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from .. import hardware, kernels, provenance, records, timing
+from ..ledger import Demand
+from ..roofline import Roofline
+from .base import Experiment, Gpu
+from .counters import dram_bytes
+from .suite import EXPERIMENTS, OPERANDS
+
+# Main memory's roof is asked only where a case is this many times larger than L2: below, reads may hit the cache.
+BEYOND_L2 = 4
+
+
+def named(names: Iterable[str]) -> list[Experiment]:
+    """Return the experiments of these names, all of them for none; raise RecordError with the choices."""
+    names = list(names) or list(EXPERIMENTS)
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise records.RecordError(f"unknown experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
+    return [EXPERIMENTS[name] for name in names]
+
+
+def device_id(gpu_name: str) -> str:
+    """Return the id of the device that a driver calls `gpu_name`, or a new id made of the name.
+
+    >>> device_id("NVIDIA H200"), device_id("NVIDIA GeForce RTX 3060")
+    ('h200-sxm', 'nvidia-geforce-rtx-3060')
+    """
+    for device in hardware.devices().values():
+        if gpu_name in device.reported_as:
+            return device.id
+    return re.sub(r"[^a-z0-9]+", "-", gpu_name.lower()).strip("-")
+
+
+class Campaign:
+    """Runs cases one by one; each finished case is on disk before the next begins."""
+
+    def __init__(
+        self,
+        experiments: Iterable[Experiment],
+        *,
+        root: Path,
+        quick: bool = False,
+        counters: bool = False,
+        say: Callable[[str], None] = print,
+        cancelled: Callable[[], bool] = lambda: False,
+    ):
+        timing.require_gpu()
+        self.gpu, self.run = Gpu.here(), provenance.collect() | {"operands": OPERANDS}
+        self.device = device_id(self.run["gpu"])
+        self.root, self.counters, self.say, self.cancelled = root, counters, say, cancelled
+        self.plan = [(each, case) for each in experiments for case in each.cases(self.gpu, quick)]
+        self.failed = 0
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def steps(self):
+        """Yield (experiment name, case) after each case; stop early only by Cancelled or KeyboardInterrupt."""
+        import torch
+
+        record, current = None, None
+        for experiment, case in self.plan:
+            if experiment.name != current:
+                current = experiment.name
+                record = self._open(experiment)
+            try:
+                self._case(experiment, case, record)
+            except torch.cuda.OutOfMemoryError:
+                self._skip(record, case, experiment.versions, "out of memory")
+            torch.cuda.empty_cache()
+            record.save(self.root)
+            yield experiment.name, case
+
+    def _open(self, experiment: Experiment) -> records.Record:
+        """Return the record to go on with: rows of an older kernel are measured again."""
+        record = records.find(self.device, experiment.name, self.root) or records.Record(self.device, experiment.name)
+        stale = [row for row in record.rows if is_stale(row)]
+        if stale:
+            self.say(f"{experiment.name}: {len(stale)} rows are of an older kernel and are measured again")
+            record.rows = [row for row in record.rows if row not in stale]
+        record.skipped = []
+        if not record.runs or record.runs[-1] != self.run:
+            record.runs.append(self.run)
+        return record
+
+    def _skip(self, record, case, versions, reason: str) -> None:
+        record.skipped.append({"case": case, "versions": list(versions), "reason": reason})
+        self.say(f"{record.experiment} {case}: skipped {', '.join(versions)}: {reason}")
+
+    def _case(self, experiment: Experiment, case: dict, record: records.Record) -> None:
+        missing = tuple(name for name in experiment.versions if not record.has(case, name))
+        if not missing:
+            return
+        if reason := experiment.needs(self.gpu, case):
+            self._skip(record, case, missing, reason)
+            return
+        try:
+            calls = experiment.prepare(case, missing)
+        except (timing.Cancelled, KeyboardInterrupt, MemoryError):
+            raise
+        except Exception as error:
+            if "out of memory" in str(error).lower():
+                raise
+            self._fail(record, case, missing, error)
+            return
+        proofs = {}
+        for name in list(calls):
+            try:
+                proofs[name] = calls[name].prove()
+            except Exception as error:
+                if "out of memory" in str(error).lower():
+                    raise
+                del calls[name]
+                self._fail(record, case, (name,), error)
+        if not calls:
+            return
+        launches = {name: timing.count_launches(call.run) for name, call in calls.items()}
+        timings, observed = timing.measure(
+            {name: call.run for name, call in calls.items()},
+            cache=case.get("cache", experiment.cache),
+            budget_s=experiment.budget_s,
+            settle_s=experiment.settle_s,
+            cancelled=self.cancelled,
+            observe=provenance.observe,
+        )
+        for name, call in calls.items():
+            kernel = call.kernel and {"module": call.kernel, "hash": kernels.fingerprint(call.kernel)}
+            row = {"case": case, "version": name, "run": len(record.runs) - 1, "kernel": kernel}
+            row |= timings[name].asdict() | {"launches": launches[name], "observed": observed}
+            if self.counters and experiment.counted(case):
+                row["dram"] = dram_bytes(experiment.name, case, name)
+            row["check"] = {"max_error": proofs[name].max_error, "tolerance": proofs[name].tolerance}
+            try:
+                refuse_above_roof(self.device, self.gpu, experiment.demand(case, name), case, timings[name].time_s)
+                record.append(row)
+            except records.RecordError as error:
+                self._fail(record, case, (name,), error)
+
+    def _fail(self, record, case, versions, error: Exception) -> None:
+        self.failed += 1
+        where = traceback.extract_tb(error.__traceback__)[-1:] if error.__traceback__ else []
+        place = f" ({Path(where[0].filename).name}:{where[0].lineno})" if where else ""
+        first = str(error).strip().splitlines()[:1]
+        self._skip(record, case, versions, f"failed: {type(error).__name__}: {first[0] if first else ''}{place}")
+
+
+def refuse_above_roof(device: str, gpu: Gpu, demand: Demand, case: dict, time_s: float) -> None:
+    """Raise RecordError for a time that the device's roofs on paper do not allow, with the likely cause."""
+    known = hardware.devices().get(device)
+    dtype = case.get("dtype", "bf16")
+    if known is None or dtype not in known.dtypes("tensor"):
+        return  # no roof on paper to compare with
+    for roof in Roofline.of(known, dtype).roofs:
+        if roof.kind == "memory" and demand.traffic.get(roof.key, 0) < BEYOND_L2 * gpu.l2_bytes:
+            continue
+        if time_s < (least_s := roof.time_s(demand)):
+            cause = {
+                "memory": "the data came from a cache, was not all touched, or bytes were counted twice",
+                "compute": "work was left out, FLOPs were counted twice, or the peak on paper is of another SKU",
+            }[roof.kind]
+            raise records.RecordError(
+                f"{demand.title}: {time_s:.3g} s lies above the roof {roof}, which allows no less than "
+                f"{least_s:.3g} s; likely cause: {cause}"
+            )
+
+
+def is_stale(row: dict) -> bool:
+    """Return whether a row was measured with another source of its kernel module than the one here."""
+    kernel = row["kernel"]
+    return bool(kernel) and kernels.fingerprint(kernel["module"]) != kernel["hash"]
+
+
+def require_fresh(record: records.Record) -> records.Record:
+    """Return `record`, or raise StaleRecord with the command that measures it again."""
+    stale = sorted({row["kernel"]["module"] for row in record.rows if is_stale(row)})
+    if stale:
+        raise records.StaleRecord(
+            f"{record.device}/{record.experiment} was measured with another {', '.join(stale)}; "
+            f"run: rooflab measure {record.experiment}"
+        )
+    return record

@@ -1,0 +1,587 @@
+"""The book's experiments. Operands are standard normal, drawn anew from a seed for each case."""
+
+from __future__ import annotations
+
+from .. import ledger
+from ..ledger import Demand
+from ..units import DTYPE_BYTES
+from .base import Call, Experiment, Gpu
+
+SEED = 0
+OPERANDS = f"standard normal, seed {SEED}"
+MIB = 2**20
+
+
+def _normal(*shape, dtype="bf16", seed=SEED):
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cuda", dtype=torch.float32).to(torch_dtype(dtype))
+
+
+def torch_dtype(name: str):
+    """Return the torch type of one of the book's dtype names."""
+    import torch
+
+    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
+    return getattr(torch, names[name])
+
+
+def _compiled(function, **options):
+    """Return `function` compiled for the shapes it is called with, nothing kept from earlier cases."""
+    import torch
+
+    torch._dynamo.reset()
+    return torch.compile(function, dynamic=False, **options)
+
+
+def _proof(run, reference64, *, dtype, length, accumulate="float32"):
+    """Return a function that runs once and compares with the reference in float64."""
+
+    def prove():
+        from ..kernels import check
+
+        return check(run(), reference64(), dtype=dtype, length=length, accumulate=accumulate)
+
+    return prove
+
+
+def _exact(run, actual, expected):
+    """Return a proof for what must be equal to the bit."""
+
+    def prove():
+        import torch
+
+        from ..kernels import Check
+
+        run()
+        torch.cuda.synchronize()
+        return Check(float(not torch.equal(actual(), expected())), 0.0)
+
+    return prove
+
+
+# Bandwidth -----------------------------------------------------------------------------------------------------------
+
+
+def _stream_cases(gpu: Gpu, quick: bool):
+    sizes = [MIB * 2**i for i in range(0, 13)] + [24 * MIB, 48 * MIB]
+    for op in ("copy", "read", "write"):
+        for size in sorted(sizes if not quick else (4 * MIB, 16 * MIB, 1024 * MIB)):
+            if 2 * size <= gpu.memory_bytes // 4:
+                yield {"op": op, "bytes": size}
+
+
+def _stream_demand(case: dict, version: str) -> Demand:
+    moved = {"copy": 2, "read": 1, "write": 1}[case["op"]] * case["bytes"]
+    return Demand(case["op"], {"vector": case["bytes"] // 4 if case["op"] == "read" else 0}, {"hbm": moved})
+
+
+def _stream(case: dict, versions):
+    import torch
+
+    from ..kernels import Check, streams
+
+    n = case["bytes"] // 4
+    x = _normal(n, dtype="fp32")
+    out = torch.full_like(x, float("nan"))
+
+    def poisoned(run):
+        def again():
+            out.fill_(float("nan"))
+            return run()
+
+        return again
+
+    def sums(run):
+        def prove():
+            exact = float(x.double().sum())
+            # Partial sums of n normal numbers: the error grows as sqrt(n) roundings of their root-mean-square.
+            return Check(abs(float(run().double().sum()) - exact), 2**-23 * n**0.5 * 64)
+
+        return prove
+
+    if case["op"] == "copy":
+        runs = {"torch": lambda: out.copy_(x), "triton": lambda: streams.copy(x, out)}
+        proofs = {name: _exact(poisoned(run), lambda: out, lambda: x) for name, run in runs.items()}
+    elif case["op"] == "write":
+        runs = {"torch": lambda: out.fill_(1.5), "triton": lambda: streams.write(out, 1.5)}
+        proofs = {
+            name: _exact(poisoned(run), lambda: out, lambda: torch.full_like(out, 1.5)) for name, run in runs.items()
+        }
+    else:
+        runs = {"torch": lambda: x.sum(), "triton": lambda: streams.read(x)}
+        proofs = {name: sums(run) for name, run in runs.items()}
+    kernels = {"torch": None, "triton": "streams"}
+    return {name: Call(runs[name], proofs[name], kernels[name]) for name in versions}
+
+
+# Matrix products -----------------------------------------------------------------------------------------------------
+
+
+def _gemm_cases(gpu: Gpu, quick: bool):
+    for dtype in ("bf16", "fp16", "fp8"):
+        for n in (1024, 4096) if quick else (512, 1024, 2048, 4096, 8192, 16384):
+            if 3 * n * n * 2 <= gpu.memory_bytes // 4:
+                yield {"dtype": dtype, "M": n, "N": n, "K": n}
+
+
+def _gemm_needs(gpu: Gpu, case: dict) -> str:
+    if case["dtype"] == "fp8" and gpu.capability < 89:
+        return f"no FP8 matrix units below sm_89, this is sm_{gpu.capability}"
+    return ""
+
+
+def _gemm_demand(case: dict, version: str) -> Demand:
+    shape = {name: case[name] for name in "MNK"}
+    return ledger.WORKLOADS["gemm"].demand(**shape, b=DTYPE_BYTES[case["dtype"]])
+
+
+def _gemm(case: dict, versions):
+    import torch
+
+    from ..kernels import Check
+
+    M, N, K = case["M"], case["N"], case["K"]
+    a, b = _normal(M, K, dtype=case["dtype"]), _normal(N, K, dtype=case["dtype"], seed=SEED + 1)
+    out = torch.empty(M, N, device="cuda", dtype=torch.bfloat16 if case["dtype"] == "fp8" else a.dtype)
+    one = torch.ones((), device="cuda")
+
+    def run():
+        if case["dtype"] == "fp8":
+            return torch._scaled_mm(a, b.t(), one, one, out_dtype=out.dtype, use_fast_accum=True)
+        return torch.mm(a, b.t(), out=out)
+
+    def prove():
+        out.fill_(float("nan"))
+        rows = torch.linspace(0, M - 1, 64, device="cuda").long()
+        exact = a[rows].double() @ b.double().t()
+        error = (run()[rows].double() - exact).abs().max()
+        # Output rounding of a sum whose root-mean-square is sqrt(K), five standard deviations out; the fast FP8
+        # accumulation keeps about 14 bits of each partial sum, of which there are K / 32.
+        eps = {"bf16": 2**-8, "fp16": 2**-11, "fp8": 2**-8}[case["dtype"]]
+        accumulation = 2**-13 * (K / 32) ** 0.5 if case["dtype"] == "fp8" else 2**-23 * K**0.5
+        return Check(float(error), float(6 * K**0.5 * (eps + accumulation)))
+
+    return {"cublas": Call(run, prove)}
+
+
+# Exponentials, latency, launches -------------------------------------------------------------------------------------
+
+
+def _exp_cases(gpu: Gpu, quick: bool):
+    for repeats in (256,) if quick else (64, 256, 1024):
+        yield {"n": 2**22, "repeats": repeats}
+
+
+def _exp_demand(case: dict, version: str) -> Demand:
+    return Demand("exponentials", {"exp": case["n"] * case["repeats"]}, {"hbm": 8 * case["n"]})
+
+
+def _exp(case: dict, versions):
+    import torch
+
+    from ..kernels import check, streams
+
+    x = _normal(case["n"], dtype="fp32")
+
+    def prove():
+        exact = x.double()
+        for _ in range(case["repeats"]):
+            exact = torch.exp2(-exact)
+        # Each step shrinks the error of the one before, so that of the last few is all there is.
+        return check(streams.exponentials(x, case["repeats"]), exact, dtype="fp32", length=4)
+
+    return {"triton": Call(lambda: streams.exponentials(x, case["repeats"]), prove, "streams")}
+
+
+def _latency_cases(gpu: Gpu, quick: bool):
+    # What fits in L2 is read warm; what does not is read cold, since the chain alone would fit.
+    places = [(2**20, "warm"), (2**30, "cold")] if quick else [(2**18, "warm"), (2**20, "warm"), (2**22, "warm")]
+    for size, cache in places + ([] if quick else [(2**26, "cold"), (2**28, "cold"), (2**30, "cold"), (2**32, "cold")]):
+        if size <= gpu.memory_bytes // 4:
+            yield {"bytes": size, "steps": 2048, "cache": cache}
+
+
+def _latency_demand(case: dict, version: str) -> Demand:
+    # A load brings a line of 128 byte.
+    return Demand("pointer chase", {"vector": 0}, {"hbm": 128 * min(case["steps"], case["bytes"] // 128)})
+
+
+def _latency(case: dict, versions):
+    import torch
+
+    from ..kernels import Check, streams
+
+    # One link per 128-byte line, in a random cycle that starts at 0: each load waits for the one before it.
+    stride, lines = 32, case["bytes"] // 128
+    generator = torch.Generator("cuda").manual_seed(SEED)
+    order = torch.randperm(lines - 1, device="cuda", generator=generator) + 1
+    order = torch.cat([order.new_zeros(1), order])
+    links = torch.zeros(lines * stride, dtype=torch.int32, device="cuda")
+    links[order * stride] = (order.roll(-1) * stride).int()
+    expected = int(order[case["steps"] % lines]) * stride
+
+    def run():
+        return streams.chase(links, case["steps"])
+
+    def prove():
+        return Check(float(int(run()) != expected), 0.0)
+
+    return {"triton": Call(run, prove, "streams")}
+
+
+def _launch_cases(gpu: Gpu, quick: bool):
+    yield {"kernels": 100}
+
+
+def _launch_demand(case: dict, version: str) -> Demand:
+    kernels = case["kernels"]
+    return Demand("one-element adds", {"vector": kernels}, {"hbm": 8 * kernels}, kernels)
+
+
+def _launch(case: dict, versions):
+    import torch
+
+    from .. import timing
+    from ..kernels import streams
+
+    x = torch.zeros(1, device="cuda")
+
+    def many(step):
+        def run():
+            for _ in range(case["kernels"]):
+                step()
+
+        return run
+
+    runs = {"eager": many(lambda: x.add_(1)), "triton": many(lambda: streams.add_one(x))}
+    runs["graph"] = timing.graphed(runs["eager"])
+
+    def counted(run):
+        def zeroed():
+            x.zero_()
+            run()
+
+        return _exact(zeroed, lambda: x, lambda: torch.full_like(x, case["kernels"]))
+
+    return {name: Call(runs[name], counted(runs[name]), "streams" if name == "triton" else None) for name in versions}
+
+
+# Fusion --------------------------------------------------------------------------------------------------------------
+
+
+def _chain_cases(gpu: Gpu, quick: bool):
+    for n in (2**16, 2**26) if quick else (2**14, 2**18, 2**22, 2**24, 2**26, 2**28):
+        for k in (4,) if quick else (1, 2, 4, 8):
+            if 4 * n * 2 <= gpu.memory_bytes // 4:
+                yield {"dtype": "bf16", "n": n, "k": k}
+
+
+def _chain_demand(case: dict, version: str) -> Demand:
+    how = "unfused" if version in ("eager", "unfused") else "fused"
+    values = {"n": case["n"], "k": case["k"], "b": DTYPE_BYTES[case["dtype"]]}
+    return ledger.WORKLOADS[f"elementwise_{how}"].demand(**values)
+
+
+def _chain(case: dict, versions):
+    from ..kernels import elementwise
+
+    n, k, dtype = case["n"], case["k"], case["dtype"]
+    x = _normal(n, dtype=dtype)
+    runs = {
+        "eager": lambda: elementwise.eager(x, k),
+        "unfused": lambda: elementwise.unfused(x, k),
+        "fused": lambda: elementwise.fused(x, k),
+    }
+    if "compiled" in versions:
+        compiled = _compiled(elementwise.eager)
+        runs["compiled"] = lambda: compiled(x, k)
+    calls = {}
+    for name in versions:
+        # Where each operation writes its result it is rounded to the storage type k times, where they are fused once.
+        kept = torch_dtype(dtype) if name in ("eager", "unfused") else "float32"
+        reference = lambda: elementwise.reference(x, k)  # noqa: E731
+        proof = _proof(runs[name], reference, dtype=dtype, length=k, accumulate=kept)
+        calls[name] = Call(runs[name], proof, "elementwise")
+    return calls
+
+
+def _norm_cases(gpu: Gpu, quick: bool):
+    for rows in (1, 4096) if quick else (1, 16, 256, 1024, 4096, 16384, 65536):
+        yield {"dtype": "bf16", "rows": rows, "columns": 4096}
+
+
+def _norm_demand(case: dict, version: str) -> Demand:
+    how = "unfused" if version in ("eager", "graph") else "fused"
+    values = {"R": case["rows"], "C": case["columns"], "b": DTYPE_BYTES[case["dtype"]]}
+    return ledger.WORKLOADS[f"norm_relu_add_{how}"].demand(**values)
+
+
+def _norm(case: dict, versions):
+    import torch
+
+    from .. import timing
+    from ..kernels import layernorm
+
+    rows, columns, dtype = case["rows"], case["columns"], case["dtype"]
+    x, residual = _normal(rows, columns, dtype=dtype), _normal(rows, columns, dtype=dtype, seed=SEED + 1)
+    weight, bias = _normal(columns, dtype=dtype, seed=SEED + 2), _normal(columns, dtype=dtype, seed=SEED + 3)
+    inputs = (x, residual, weight, bias)
+    runs = {
+        "eager": lambda: layernorm.eager(*inputs),
+        "fused_row": lambda: layernorm.fused_row(*inputs),
+        "fused_persistent": lambda: layernorm.fused_persistent(*inputs),
+    }
+    captured = {"graph": layernorm.eager, "fused_graph": layernorm.fused_row}
+    results = {}
+    for name in captured.keys() & set(versions):
+        # A replay returns nothing: the captured call leaves its output here.
+        runs[name] = timing.graphed(lambda name=name: results.__setitem__(name, captured[name](*inputs)))
+    for name, options in {"compiled": {}, "reduce_overhead": {"mode": "reduce-overhead"}}.items():
+        if name in versions:
+            torch._dynamo.reset()
+            function = torch.compile(lambda *each: layernorm.eager(*each), dynamic=False, **options)
+            for _ in range(3):  # compile, and record the graph
+                function(*inputs)
+            runs[name] = lambda function=function: function(*inputs)
+
+    def reference():
+        return layernorm.reference(*inputs)
+
+    def returning(name):
+        def run():
+            out = runs[name]()
+            return results[name] if name in captured else out
+
+        return run
+
+    calls = {}
+    for name in versions:
+        # PyTorch rounds the normalised row and the relu to the storage type; our kernels keep them in fp32.
+        ours = name.startswith("fused")
+        precision = {"length": columns} if ours else {"length": 3, "accumulate": torch_dtype(dtype)}
+        proof = _proof(returning(name), reference, dtype=dtype, **precision)
+        calls[name] = Call(runs[name], proof, "layernorm")
+    return calls
+
+
+def _softmax_cases(gpu: Gpu, quick: bool):
+    elements = 2**26 if quick else 2**28
+    for columns in (1024,) if quick else (256, 1024, 4096, 16384, 32768):
+        yield {"dtype": "bf16", "rows": elements // columns, "columns": columns}
+
+
+def _softmax_demand(case: dict, version: str) -> Demand:
+    # Re-read rows come from the caches, so main memory sees each row once, whatever the version.
+    values = {"R": case["rows"], "C": case["columns"], "b": DTYPE_BYTES[case["dtype"]]}
+    return ledger.WORKLOADS["softmax"].demand(**values)
+
+
+def _softmax(case: dict, versions):
+    import torch
+
+    from ..kernels import softmax
+
+    rows, columns, dtype = case["rows"], case["columns"], case["dtype"]
+    x = _normal(rows, columns, dtype=dtype)
+    runs = {
+        "eager": lambda: torch.softmax(x, -1),
+        "three_pass": lambda: softmax.three_pass(x),
+        "online": lambda: softmax.online(x),
+        "on_chip": lambda: softmax.on_chip(x),
+    }
+    if "compiled" in versions:
+        compiled = _compiled(lambda each: torch.softmax(each, -1))
+        runs["compiled"] = lambda: compiled(x)
+
+    def sampled(run):
+        def rows_of():
+            return run()[:: max(1, rows // 512)]
+
+        return rows_of
+
+    reference, calls = sampled(lambda: x), {}
+    for name in versions:
+        proof = _proof(sampled(runs[name]), lambda: softmax.reference(reference()), dtype=dtype, length=columns)
+        calls[name] = Call(runs[name], proof, "softmax")
+    return calls
+
+
+def _epilogue_cases(gpu: Gpu, quick: bool):
+    for n in (1024,) if quick else (512, 1024, 2048, 4096, 8192):
+        yield {"dtype": "bf16", "M": n, "N": n, "K": n}
+
+
+def _epilogue_demand(case: dict, version: str) -> Demand:
+    product = _gemm_demand(case, version)
+    # As a second kernel, relu reads the product and writes it again.
+    again = 2 * case["M"] * case["N"] * DTYPE_BYTES[case["dtype"]] if version == "apart" else 0
+    return Demand("GEMM and relu", product.work, {"hbm": product.traffic["hbm"] + again}, 2 if again else 1)
+
+
+def _epilogue(case: dict, versions):
+    import torch
+
+    M, N, K = case["M"], case["N"], case["K"]
+    a, b = _normal(M, K, dtype=case["dtype"]), _normal(K, N, dtype=case["dtype"], seed=SEED + 1)
+    bias = _normal(N, dtype=case["dtype"], seed=SEED + 2)
+    runs = {
+        "apart": lambda: torch.relu(torch.addmm(bias, a, b)),
+        "inside": lambda: torch._addmm_activation(bias, a, b),
+    }
+    rows = slice(0, M, max(1, M // 64))
+
+    def reference():
+        return torch.relu(a[rows].double() @ b.double() + bias.double())
+
+    def some(run):
+        return lambda: run()[rows]
+
+    return {
+        name: Call(runs[name], _proof(some(runs[name]), reference, dtype=case["dtype"], length=K)) for name in versions
+    }
+
+
+# Attention -----------------------------------------------------------------------------------------------------------
+
+
+def _attention_cases(gpu: Gpu, quick: bool):
+    for length in (1024,) if quick else (1024, 2048, 4096, 8192):
+        if 4 * 32 * length**2 * 2 <= gpu.memory_bytes // 4:
+            yield {"dtype": "bf16", "B": 1, "h": 32, "L": length, "d_h": 128}
+
+
+def _attention_demand(case: dict, version: str) -> Demand:
+    values = {name: case[name] for name in ("B", "h", "L", "d_h")} | {"h_kv": case["h"], "c": 1}
+    name = "attention_prefill" if version == "fused" else "attention_naive"
+    return ledger.WORKLOADS[name].demand(**values, b=DTYPE_BYTES[case["dtype"]])
+
+
+def _attention(case: dict, versions):
+    import torch
+
+    from ..kernels import attention
+
+    shape = (case["B"], case["h"], case["L"], case["d_h"])
+    q, k, v = (_normal(*shape, dtype=case["dtype"], seed=SEED + i) for i in range(3))
+    runs = {
+        "naive": lambda: attention.naive(q, k, v, False),
+        "eager": lambda: attention.eager(q, k, v, False),
+        "fused": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v),
+    }
+
+    def one_head(run):
+        return lambda: run()[:, :1]
+
+    def reference():
+        return attention.reference(*(each[:, :1] for each in (q, k, v)), False)
+
+    calls = {}
+    for name in versions:
+        # Scores and probabilities, or the latter alone, are rounded to the storage type before they are summed.
+        kept = torch_dtype(case["dtype"])
+        proof = _proof(one_head(runs[name]), reference, dtype=case["dtype"], length=4, accumulate=kept)
+        calls[name] = Call(runs[name], proof, "attention")
+    return calls
+
+
+EXPERIMENTS = {
+    each.name: each
+    for each in (
+        Experiment(
+            name="bandwidth",
+            title="copy, read and write against size",
+            versions=("torch", "triton"),
+            cases=_stream_cases,
+            prepare=_stream,
+            demand=_stream_demand,
+            cache="warm",
+            budget_s=0.05,
+        ),
+        Experiment(
+            name="gemm",
+            title="square matrix products by dtype and size",
+            versions=("cublas",),
+            cases=_gemm_cases,
+            prepare=_gemm,
+            demand=_gemm_demand,
+            needs=_gemm_needs,
+            cache="warm",
+            budget_s=0.3,
+            settle_s=0.7,
+        ),
+        Experiment(
+            name="exponential",
+            title="exponentials per second",
+            versions=("triton",),
+            cases=_exp_cases,
+            prepare=_exp,
+            demand=_exp_demand,
+            cache="warm",
+        ),
+        Experiment(
+            name="latency",
+            title="the time of one load that waits for the one before it",
+            versions=("triton",),
+            cases=_latency_cases,
+            prepare=_latency,
+            demand=_latency_demand,
+            cache="warm",
+        ),
+        Experiment(
+            name="launch",
+            title="the cost of a launch, from the host and in a graph",
+            versions=("eager", "triton", "graph"),
+            cases=_launch_cases,
+            prepare=_launch,
+            demand=_launch_demand,
+            cache="warm",
+        ),
+        Experiment(
+            name="chain",
+            title="a chain of elementwise operations, fused and not",
+            versions=("eager", "unfused", "fused", "compiled"),
+            cases=_chain_cases,
+            prepare=_chain,
+            demand=_chain_demand,
+            budget_s=0.06,
+        ),
+        Experiment(
+            name="norm",
+            title="residual + relu(layernorm(x)), fused and not",
+            versions=("eager", "graph", "compiled", "reduce_overhead", "fused_row", "fused_persistent", "fused_graph"),
+            cases=_norm_cases,
+            prepare=_norm,
+            demand=_norm_demand,
+            budget_s=0.1,
+        ),
+        Experiment(
+            name="softmax",
+            title="softmax over rows of every length",
+            versions=("eager", "compiled", "three_pass", "online", "on_chip"),
+            cases=_softmax_cases,
+            prepare=_softmax,
+            demand=_softmax_demand,
+            budget_s=0.1,
+        ),
+        Experiment(
+            name="epilogue",
+            title="relu(a b + bias), as a second kernel and inside the matrix product",
+            versions=("apart", "inside"),
+            cases=_epilogue_cases,
+            prepare=_epilogue,
+            demand=_epilogue_demand,
+            budget_s=0.2,
+        ),
+        Experiment(
+            name="attention",
+            title="attention in three kernels and in one",
+            versions=("naive", "eager", "fused"),
+            cases=_attention_cases,
+            prepare=_attention,
+            demand=_attention_demand,
+            counted=lambda case: case["L"] == 4096,
+        ),
+    )
+}

@@ -1,0 +1,106 @@
+"""On what something was measured: GPU, clocks, power, versions, source; never a host, a user or a serial number."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+
+
+@functools.cache
+def _nvml():
+    """Return (pynvml, handle of the first GPU), or (None, None) where NVML cannot be used."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
+    except Exception:  # no driver, no library, no permission: the record then says null
+        return None, None
+
+
+def _read(function) -> float | str | None:
+    nvml, handle = _nvml()
+    if nvml is None:
+        return None
+    with contextlib.suppress(nvml.NVMLError):
+        return function(nvml, handle)
+    return None
+
+
+def observe() -> dict:
+    """Return the SM and memory clock (Hz), the power (W) and the temperature (°C) of this moment, None where hidden."""
+    return {
+        "sm_clock_hz": _read(lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) * 1e6),
+        "memory_clock_hz": _read(lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM) * 1e6),
+        "power_w": _read(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
+        "temperature_c": _read(lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
+    }
+
+
+def collect() -> dict:
+    """Return what identifies a run: GPU, driver, power limit, versions, source, time; needs torch and a GPU."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": gpu.name,
+        "compute_capability": f"{gpu.major}.{gpu.minor}",
+        "sms": gpu.multi_processor_count,
+        "memory_bytes": gpu.total_memory,
+        "l2_bytes": gpu.L2_cache_size,
+        "driver": _read(lambda nvml, _: nvml.nvmlSystemGetDriverVersion()),
+        "power_limit_w": _read(lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3),
+        "max_sm_clock_hz": _read(lambda nvml, h: nvml.nvmlDeviceGetMaxClockInfo(h, nvml.NVML_CLOCK_SM) * 1e6),
+        "versions": versions(),
+        "commit": commit(),
+        "source": source_hash(),
+        "measured": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, torch, CUDA, cuDNN, Triton and this package."""
+    import torch
+
+    cudnn = torch.backends.cudnn.version()
+    found = {"python": platform.python_version(), "torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda}
+    found["cudnn"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}" if cudnn else None
+    for name in ("triton", "rooflab"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that this package runs from, with "+" for uncommitted changes, else None."""
+
+    def git(*words):
+        return subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10)
+
+    try:
+        found = git("rev-parse", "--short=12", "HEAD")
+        return (
+            found.stdout.strip() + ("+" if git("status", "--porcelain").stdout else "")
+            if not found.returncode
+            else None
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def source_hash() -> str:
+    """Return a hash of the package's Python files, which names the code where no git is at hand."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]

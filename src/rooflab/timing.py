@@ -1,0 +1,241 @@
+"""Time GPU work: events around the region, a cold or a warm cache, rivals in turn, medians with their spread.
+
+torch is imported inside the functions, so that pages which only replay a record do not need it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+# A median over fewer calls says little; more than this many add nothing that the spread does not show.
+MIN_SAMPLES, MAX_SAMPLES = 11, 201
+STABLE = 0.02
+
+
+class TimingError(RuntimeError):
+    """Raised when there is nothing to time on, or a call cannot be timed."""
+
+
+class Cancelled(Exception):
+    """Raised inside a measurement when its `cancelled` callback says so."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one call takes: GPU time between events (median, 20th and 80th percentile), and host wall time.
+
+    `cache` is "cold" when L2 was filled with other data before each call, outside the timed region, else "warm".
+    `wall_s` is the time per call when calls follow one another: launch-bound work is bound there.
+    """
+
+    time_s: float
+    p20_s: float
+    p80_s: float
+    wall_s: float
+    samples: int
+    cache: str
+
+    def asdict(self) -> dict:
+        """Return the fields as a dictionary with six significant digits, for a record."""
+        return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in asdict(self).items()}
+
+
+def has_gpu() -> bool:
+    """Return whether torch is here and sees a CUDA device."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def require_gpu() -> None:
+    """Raise TimingError, with what to do, unless there is a CUDA device."""
+    if not has_gpu():
+        raise TimingError("no CUDA GPU here: replay a record instead, or run this on a machine with an NVIDIA GPU")
+
+
+class ColdCache:
+    """Replaces what L2 holds by reading a buffer of four times its size.
+
+    Reading, not writing: lines that were written would have to leave the cache during the timed call.
+    """
+
+    def __init__(self):
+        import torch
+
+        size = torch.cuda.get_device_properties(0).L2_cache_size
+        self._buffer = torch.zeros(max(size, 2**24), dtype=torch.float32, device="cuda")
+
+    def __call__(self) -> None:
+        self._buffer.sum()
+
+
+def _hold(host_s: float) -> None:
+    """Keep the GPU busy while the host queues work for `host_s`, so that no call waits for its launch."""
+    import torch
+
+    # _sleep counts clocks; 2 GHz is the fastest of current GPUs, so the pause is not shorter than asked.
+    torch.cuda._sleep(int(min(1.2 * host_s + 20e-6, 0.1) * 2e9))
+
+
+def measure(
+    rivals: Mapping[str, Callable[[], object]],
+    *,
+    cache: str = "cold",
+    budget_s: float = 0.3,
+    settle_s: float = 0.0,
+    cancelled: Callable[[], bool] = lambda: False,
+    observe: Callable[[], dict] | None = None,
+) -> tuple[dict[str, Timing], dict]:
+    """Return the timing of each rival, taken in turn in one loop, and what `observe` saw while they ran.
+
+    First all rivals run for `settle_s` and until their medians stand still; then each is timed once a round,
+    so that a clock that drifts meets all of them alike. `budget_s` is the GPU time to spend on each rival.
+    """
+    import torch
+
+    require_gpu()
+    if cache not in ("cold", "warm"):
+        raise TimingError(f"cache is {cache!r}; choose from cold, warm")
+    flush = ColdCache() if cache == "cold" else (lambda: None)
+    estimate_s, host_s = _warm_up(rivals, flush, budget_s, settle_s, cancelled)
+    rounds = int(min(MAX_SAMPLES, max(MIN_SAMPLES, budget_s / max(statistics.mean(estimate_s.values()), 1e-6))))
+    samples: dict[str, list[float]] = {name: [] for name in rivals}
+    seen: list[dict] = []
+    # In chunks: thousands of queued kernels would block the host inside a launch.
+    for start in range(0, rounds, 16):
+        if cancelled():
+            raise Cancelled
+        turns = min(16, rounds - start)
+        _hold(turns * host_s)
+        pending = [(name, _between_events(call, flush)) for _ in range(turns) for name, call in rivals.items()]
+        if observe:
+            seen.append(observe())  # the queue is still running here
+        torch.cuda.synchronize()
+        for name, (begin, end) in pending:
+            samples[name].append(begin.elapsed_time(end) * 1e-3)
+    walls = _wall_times(rivals, estimate_s, budget_s)
+    timings = {}
+    for name, times in samples.items():
+        low, *_, high = statistics.quantiles(times, n=5)
+        timings[name] = Timing(statistics.median(times), low, high, walls[name], len(times), cache)
+    return timings, _middle(seen)
+
+
+def _between_events(call, flush):
+    import torch
+
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    flush()
+    begin.record()
+    call()
+    end.record()
+    return begin, end
+
+
+def _warm_up(rivals, flush, budget_s, settle_s, cancelled) -> tuple[dict[str, float], float]:
+    """Run all rivals for `settle_s` and until no median moves by 2 % between windows of five.
+
+    Return the medians, and the host's time to queue one round.
+    """
+    import torch
+
+    before: dict[str, float] = {}
+    begun, host_s = time.monotonic(), 0.0
+    deadline = begun + settle_s + max(1.0, 2 * budget_s * len(rivals))
+    while True:
+        if cancelled():
+            raise Cancelled
+        windows = {name: [] for name in rivals}
+        _hold(5 * host_s)
+        queueing = time.perf_counter()
+        for _ in range(5):
+            for name, call in rivals.items():
+                windows[name].append(_between_events(call, flush))
+        # The first round compiles; the shortest is what queueing takes.
+        took = (time.perf_counter() - queueing) / 5
+        host_s = min(host_s, took) if host_s else took
+        torch.cuda.synchronize()
+        now = {
+            name: statistics.median(begin.elapsed_time(end) * 1e-3 for begin, end in pairs)
+            for name, pairs in windows.items()
+        }
+        stable = before and all(abs(now[name] - before[name]) <= STABLE * before[name] for name in rivals)
+        settled = time.monotonic() > begun + settle_s
+        if (stable and settled) or time.monotonic() > deadline:
+            return now, host_s
+        before = now
+
+
+def _wall_times(rivals, estimate_s, budget_s) -> dict[str, float]:
+    """Return the host time per call, with calls back to back and one synchronisation at the end."""
+    import torch
+
+    walls: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(5):
+        for name, call in rivals.items():
+            repeats = int(min(100, max(3, 0.2 * budget_s / max(estimate_s[name], 1e-6))))
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            torch.cuda.synchronize()
+            walls[name].append((time.perf_counter() - begin) / repeats)
+    return {name: statistics.median(times) for name, times in walls.items()}
+
+
+def _middle(seen: list[dict]) -> dict:
+    """Return the median of each number that was observed."""
+    keys = {key for each in seen for key, value in each.items() if value is not None}
+    return {key: statistics.median(each[key] for each in seen if each.get(key) is not None) for key in sorted(keys)}
+
+
+def graphed(call: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that replays `call` from a CUDA graph; inputs and outputs stay where they are."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # capture needs lazy set-up, such as cuBLAS workspaces, to be over
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def count_launches(call: Callable[[], object]) -> int:
+    """Return how many kernels, copies and fills one call puts on the GPU, as torch.profiler sees them."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    require_gpu()
+    call()
+    torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            call()
+            torch.cuda.synchronize()
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    return sum(event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") for event in events)
+
+
+def seconds_left(done: int, total: int, elapsed_s: float) -> float:
+    """Return the time that the rest takes at the pace so far, infinite before the first step is done.
+
+    >>> seconds_left(2, 10, 5.0)
+    20.0
+    """
+    return elapsed_s / done * (total - done) if done else math.inf

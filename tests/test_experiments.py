@@ -1,0 +1,189 @@
+"""The campaign, on a fake GPU: resume, skips with reasons, refusals, interrupts. Real timing is in tests/gpu."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rooflab import kernels, provenance, records, timing  # noqa: E402
+from rooflab.experiments import EXPERIMENTS, Campaign, Experiment, Gpu, device_id, named  # noqa: E402
+from rooflab.experiments import campaign as module  # noqa: E402
+from rooflab.experiments.base import Call  # noqa: E402
+from rooflab.experiments.campaign import refuse_above_roof  # noqa: E402
+from rooflab.ledger import Demand  # noqa: E402
+from rooflab.records import RecordError, StaleRecord  # noqa: E402
+
+H200 = Gpu(memory_bytes=141 * 10**9, l2_bytes=50 * 2**20, capability=90)
+RUN = {"gpu": "NVIDIA H200", "measured": "2026-11-29T12:00Z", "driver": "1", "versions": {"torch": "2.11"}}
+
+
+class Fake:
+    """An experiment of three cases whose calls count themselves and fail on demand."""
+
+    def __init__(self):
+        self.prepared, self.fail = [], {}
+
+    def experiment(self, **changes):
+        settings = dict(
+            name="chain",
+            title="fake",
+            versions=("eager", "fused"),
+            cases=lambda gpu, quick: [{"n": n} for n in ((1,) if quick else (1, 2, 3))],
+            prepare=self.prepare,
+            demand=lambda case, version: Demand("fake", {"vector": 1}, {"hbm": case["n"]}),
+        )
+        return Experiment(**settings | changes)
+
+    def prepare(self, case, versions):
+        self.prepared.append((case["n"], versions))
+        if error := self.fail.get(case["n"]):
+            raise error
+        return {name: Call(lambda: None, lambda: kernels.Check(0.0, 1.0)) for name in versions}
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setattr(timing, "require_gpu", lambda: None)
+    monkeypatch.setattr(Gpu, "here", classmethod(lambda cls: H200))
+    monkeypatch.setattr(provenance, "collect", lambda: dict(RUN))
+    monkeypatch.setattr(timing, "count_launches", lambda run: 1)
+    monkeypatch.setattr(
+        timing,
+        "measure",
+        lambda rivals, **_: ({name: timing.Timing(2e-6, 1e-6, 3e-6, 4e-6, 11, "cold") for name in rivals}, {}),
+    )
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    return Fake()
+
+
+def run(experiment, root, **options):
+    said = []
+    campaign = Campaign([experiment], root=root, say=said.append, **options)
+    for _ in campaign.steps():
+        pass
+    return campaign, said, records.load("h200-sxm", experiment.name, root)
+
+
+def test_all_rows_are_kept_and_a_second_run_measures_nothing(fake, tmp_path):
+    _, _, record = run(fake.experiment(), tmp_path)
+    assert len(record.rows) == 6 and len(fake.prepared) == 3
+    run(fake.experiment(), tmp_path)
+    assert len(fake.prepared) == 3
+
+
+def test_a_new_version_is_measured_alone(fake, tmp_path):
+    run(fake.experiment(versions=("eager",)), tmp_path)
+    run(fake.experiment(), tmp_path)
+    assert [versions for _, versions in fake.prepared] == [("eager",)] * 3 + [("fused",)] * 3
+
+
+def test_an_interrupt_loses_nothing_and_the_next_run_goes_on(fake, tmp_path):
+    fake.fail[2] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        run(fake.experiment(), tmp_path)
+    assert len(records.load("h200-sxm", "chain", tmp_path).rows) == 2
+    fake.fail.clear()
+    _, _, record = run(fake.experiment(), tmp_path)
+    assert len(record.rows) == 6
+    assert [n for n, _ in fake.prepared] == [1, 2, 2, 3]
+
+
+def test_out_of_memory_is_a_skip_and_the_rest_goes_on(fake, tmp_path):
+    fake.fail[2] = torch.cuda.OutOfMemoryError("CUDA out of memory")
+    campaign, said, record = run(fake.experiment(), tmp_path)
+    assert {row["case"]["n"] for row in record.rows} == {1, 3}
+    assert record.skipped == [{"case": {"n": 2}, "versions": ["eager", "fused"], "reason": "out of memory"}]
+    assert "out of memory" in said[0] and campaign.failed == 0
+
+
+def test_a_failure_is_named_counted_and_the_rest_goes_on(fake, tmp_path):
+    fake.fail[1] = RuntimeError("no such instruction")
+    campaign, said, record = run(fake.experiment(), tmp_path)
+    assert campaign.failed == 1 and len(record.rows) == 4
+    assert "failed: RuntimeError: no such instruction" in said[0]
+
+
+def test_a_version_that_fails_its_check_is_not_timed(fake, tmp_path):
+    def prepare(case, versions):
+        calls = fake.prepare(case, versions)
+        calls["fused"] = Call(lambda: None, lambda: kernels.Check(5.0, 1.0))
+        return calls
+
+    campaign, said, record = run(fake.experiment(prepare=prepare), tmp_path)
+    assert {row["version"] for row in record.rows} == {"eager"}
+    assert campaign.failed == 3 and "failed its correctness check" in said[0]
+
+
+def test_what_the_gpu_cannot_do_is_skipped_with_its_reason(fake, tmp_path):
+    _, said, record = run(
+        fake.experiment(needs=lambda gpu, case: f"needs sm_100, this is sm_{gpu.capability}"), tmp_path
+    )
+    assert not record.rows and "needs sm_100, this is sm_90" in said[0]
+    needs = EXPERIMENTS["gemm"].needs
+    assert "no FP8 matrix units below sm_89" in needs(Gpu(1, 1, 80), {"dtype": "fp8"})
+    assert not needs(H200, {"dtype": "fp8"}) and not needs(Gpu(1, 1, 80), {"dtype": "bf16"})
+
+
+def test_rows_of_another_kernel_are_stale_and_measured_again(fake, tmp_path, monkeypatch):
+    def prepare(case, versions):
+        calls = fake.prepare(case, versions)
+        return {name: Call(call.run, call.prove, "elementwise") for name, call in calls.items()}
+
+    _, _, record = run(fake.experiment(prepare=prepare), tmp_path)
+    module.require_fresh(record)
+    monkeypatch.setattr(kernels, "fingerprint", lambda name: "another")
+    with pytest.raises(StaleRecord, match="measured with another elementwise; run: rooflab measure chain"):
+        module.require_fresh(record)
+    _, said, record = run(fake.experiment(prepare=prepare), tmp_path)
+    assert "6 rows are of an older kernel" in said[0] and len(record.rows) == 6
+    module.require_fresh(record)
+
+
+def test_a_time_above_its_roof_is_refused_with_the_likely_cause(fake, tmp_path):
+    # 1 GB in 2 us would be 500 TB/s.
+    experiment = fake.experiment(demand=lambda case, version: Demand("copy", {"vector": 0}, {"hbm": 1e9}))
+    campaign, said, record = run(experiment, tmp_path)
+    assert not record.rows and campaign.failed == 6
+    assert "lies above the roof HBM3e bandwidth" in said[0] and "came from a cache" in said[0]
+
+
+def test_roofs_are_asked_only_where_they_hold():
+    case = {"dtype": "bf16"}
+    inside = Demand("copy", {"vector": 0}, {"hbm": 100 * 2**20})
+    refuse_above_roof("h200-sxm", H200, inside, case, 1e-6)  # fits in L2: no main-memory roof
+    refuse_above_roof("my-own-card", H200, Demand("x", {"tensor": 1e18}, {"hbm": 1}), case, 1e-6)  # nothing on paper
+    refuse_above_roof("h200-sxm", H200, Demand("x", {"exp": 1e18}, {"hbm": 1}), case, 1e-6)  # no roof for the unit
+    with pytest.raises(RecordError, match="bf16 matrix peak.*FLOPs were counted twice"):
+        refuse_above_roof("h200-sxm", H200, Demand("x", {"tensor": 2e12}, {"hbm": 1}), case, 1e-3)
+    refuse_above_roof("h200-sxm", H200, Demand("x", {"tensor": 2e12}, {"hbm": 1}), {"dtype": "fp8"}, 1.1e-3)
+
+
+def test_sizes_scale_to_the_memory_of_the_card():
+    small = Gpu(memory_bytes=8 * 10**9, l2_bytes=2**22, capability=86)
+    for experiment in EXPERIMENTS.values():
+        if experiment.name in ("bandwidth", "gemm", "latency", "chain", "attention"):
+            few, many = len(list(experiment.cases(small, False))), len(list(experiment.cases(H200, False)))
+            assert 0 < few <= many
+        quick = list(experiment.cases(H200, True))
+        assert 0 < len(quick) <= len(list(experiment.cases(H200, False)))
+    assert len(list(EXPERIMENTS["bandwidth"].cases(small, False))) < len(
+        list(EXPERIMENTS["bandwidth"].cases(H200, False))
+    )
+
+
+def test_demand_needs_no_gpu_and_is_the_ledgers():
+    for experiment in EXPERIMENTS.values():
+        for case in experiment.cases(H200, True):
+            for version in experiment.versions:
+                assert experiment.demand(case, version).traffic["hbm"] > 0
+    chain = EXPERIMENTS["chain"].demand
+    apart, together = (chain({"dtype": "bf16", "n": 2**20, "k": 8}, version) for version in ("eager", "fused"))
+    assert apart.traffic["hbm"] == 8 * together.traffic["hbm"] and apart.launches == 8
+
+
+def test_names():
+    assert device_id("NVIDIA H200") == "h200-sxm"
+    assert device_id("NVIDIA H100 PCIe") == "h100-pcie"
+    assert device_id("Some GPU (2030)") == "some-gpu-2030"
+    with pytest.raises(RecordError, match="unknown experiment 'speed'; choose from bandwidth, gemm"):
+        named(["speed"])
+    assert [each.name for each in named([])] == list(EXPERIMENTS)
