@@ -170,6 +170,12 @@ def test_question_draws_the_same_for_the_same_seed_only():
     assert area().inputs(3)[0] == {"a": 2, "b": 3}
 
 
+def test_question_whose_right_answer_is_0():
+    given = {"example": {"a": 2, "b": 0}, "draw": lambda pick: {"a": pick(range(1, 9)), "b": pick(range(9))}}
+    with pytest.raises(WrongAnswer, match="the result must be 0 there"):
+        area(**given, wrong={}).check(lambda a, b: a * b + 1)
+
+
 def test_question_lets_other_errors_through():
     def stub(a, b):
         raise NotImplementedError("write your answer here")

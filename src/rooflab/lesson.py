@@ -252,7 +252,9 @@ class Question:
             return "; and ".join(
                 ["you returned the same number for every input, so use the arguments", *self._near(got)]
             )
-        ratio = got / self.right(**given)
+        if (right := self.right(**given)) == 0:
+            return "the result must be 0 there"
+        ratio = got / right
         if ratio <= 0:
             return "the result must be positive"
         if abs(ratio - 1) < 0.01:

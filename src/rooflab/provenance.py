@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -82,20 +83,21 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that this package runs from, with "+" for uncommitted changes, else None."""
+    """Return the commit of the checkout that this package runs from, with "+" for uncommitted changes.
+
+    Where there is no checkout, return ROOFLAB_COMMIT from the environment, else None.
+    """
 
     def git(*words):
         return subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10)
 
     try:
         found = git("rev-parse", "--short=12", "HEAD")
-        return (
-            found.stdout.strip() + ("+" if git("status", "--porcelain").stdout else "")
-            if not found.returncode
-            else None
-        )
+        if found.returncode == 0:
+            return found.stdout.strip() + ("+" if git("status", "--porcelain").stdout else "")
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        pass
+    return os.environ.get("ROOFLAB_COMMIT")
 
 
 def source_hash() -> str:

@@ -5,7 +5,7 @@ from ._triton import KernelError, output, require, sm_count, tl, torch, triton
 MAX_COLS = 32768  # on_chip keeps a row in the registers of one program
 BLOCK, NUM_WARPS = 4096, 8  # of the versions that walk along a row
 TILE = 2048  # elements per program of on_chip, where rows are shorter
-LONG, LONG_WARPS, LONG_PROGRAMS_PER_SM = 16384, 16, 3  # beyond LONG columns on_chip loads a row ahead
+LONG, LONG_WARPS, LONG_PROGRAMS_PER_SM = 16384, 16, 4  # beyond LONG columns on_chip loads a row ahead
 
 
 def reference(x):
@@ -136,10 +136,12 @@ def on_chip_long_kernel(x_ptr, out_ptr, rows, cols, BLOCK: tl.constexpr):
     stride = cols.to(tl.int64)
     following = tl.load(x_ptr + tl.program_id(0) * stride + offs, mask=mask, other=-float("inf"))  # (BLOCK,)
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
-        x = following.to(tl.float32)
+        x = following
         after = row + tl.num_programs(0)
         ahead = mask & (after < rows)
         following = tl.load(x_ptr + after * stride + offs, mask=ahead, other=-float("inf"))  # HBM: read, used next turn
-        e = tl.exp2((x - tl.max(x, axis=0)) * 1.4426950408889634)
-        y = e * (1 / tl.sum(e, axis=0))
+        m = tl.max(x.to(tl.float32), axis=0)
+        total = tl.sum(tl.exp2((x.to(tl.float32) - m) * 1.4426950408889634), axis=0)
+        # The exponentials are computed again: kept in fp32, they would not fit in the registers beside two rows.
+        y = tl.exp2((x.to(tl.float32) - m) * 1.4426950408889634 - tl.log2(total))
         tl.store(out_ptr + row * stride + offs, y.to(out_ptr.dtype.element_ty), mask=mask)  # HBM: written once

@@ -3,7 +3,7 @@
 from ._triton import KernelError, output, require, sm_count, tl, torch, triton
 
 COPY_BLOCK, COPY_WARPS = 4096, 8
-READ_BLOCK, READ_WARPS, READ_PROGRAMS_PER_SM = 4096, 8, 8
+READ_BLOCK, READ_WARPS, READ_PROGRAMS_PER_SM = 4096, 16, 16
 EXP_BLOCK, EXP_WARPS = 1024, 4  # 8 elements, so 8 independent chains, per thread
 INDEX_DTYPES = (torch.int32, torch.int64)
 
