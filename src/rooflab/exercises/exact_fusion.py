@@ -43,11 +43,11 @@ def _peak_bytes(run) -> int:
         tracemalloc.stop()
 
 
-def _never_square(answer, *extra) -> bool:
+def _never_square(answer, **extra) -> bool:
     """Return whether `answer` stays below the memory of one L x L matrix of float32."""
     L = 1024
     Q, K, V = operands(L, 16)
-    return _peak_bytes(lambda: answer(Q, K, V, *extra)) < 4 * L * L
+    return _peak_bytes(lambda: answer(Q=Q, K=K, V=V, **extra)) < 4 * L * L
 
 
 # (a) online softmax --------------------------------------------------------------------------------------------------
@@ -191,10 +191,10 @@ tiled_attention = ArrayQuestion(
     # The float32 scores of the largest operands are near 100, and an exponential turns their rounding into a share.
     tolerance=1e-4,
     rules={
-        "the result is not float32. NumPy's np.sqrt of a Python number is a float64, which spreads; "
-        "write head_dim ** -0.5": _stays_float32,
+        "the result is not float32: np.zeros, np.full and np.sqrt of a Python number give float64, "
+        "which spreads to all that it meets": _stays_float32,
         "at L = 1024 and tile 64 you held as much memory as an L x L matrix; keep one tile of the scores at a time": (
-            lambda answer: _never_square(answer, 64)
+            lambda answer: _never_square(answer, tile=64)
         ),
     },
 )

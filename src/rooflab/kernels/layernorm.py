@@ -96,8 +96,9 @@ def fused_persistent_kernel(
     weight = tl.load(weight_ptr + offs, mask=mask)  # (BLOCK,)  kept in 16 bits: half the registers
     bias = tl.load(bias_ptr + offs, mask=mask)  # (BLOCK,)
     # num_stages: loads run ahead of their use by asynchronous copies into shared memory.
-    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
-        start = row * cols.to(tl.int64)
+    first = tl.program_id(0).to(tl.int64)  # so that row * cols is a 64-bit product
+    for row in tl.range(first, rows, tl.num_programs(0), num_stages=STAGES):
+        start = row * cols
         x = tl.load(x_ptr + start + offs, mask=mask, other=0.0).to(tl.float32)  # (BLOCK,)  HBM: C read
         residual = tl.load(residual_ptr + start + offs, mask=mask)  # (BLOCK,)  HBM: C read
         mean = tl.sum(x) / cols
