@@ -8,11 +8,11 @@ import pytest
 
 BOOK = Path(__file__).parents[1] / "book"
 PAGES = sorted(page for page in BOOK.glob("*.md") if "```{code-cell}" in page.read_text(encoding="utf-8"))
-UNIT = r"(?:[kMGTP]?FLOP(?:/s|/byte)?|[kMGTP]i?B(?:/s)?|byte|[mµun]?s|%)"
+UNIT = r"(?:[GM]?Hz|W|[kMGTP]?FLOP(?:/s|/byte)?|[kMGTP]i?B(?:/s)?|byte|[mµun]?s|%)"
 NUMBER = re.compile(rf"(?<![\w.^])(\d[\d,]*(?:\.\d+)?) ?({UNIT})(?![\w/])")
 # Definitions and conditions of a statement, not statements: a format's width, a copy's size, the sizes in a question.
 GIVEN = {
-    "01-roofline": {"2 bytes", "1 MiB", "20 byte", "4 GiB", "40 GB", "80 GB", "100 %", "30 %", "3 %", "0.3 %"},
+    "01-roofline": {"2 bytes", "1 MiB", "20 byte", "4 GiB", "40 GB", "80 GB", "100 %", "30 %", "3 %", "0.3 %", "0.7 s", "1 GiB"},
 }
 
 
@@ -50,3 +50,11 @@ def test_the_lint_finds_an_unclaimed_number():
 def test_there_are_pages_and_numbers():
     assert PAGES
     assert all(numbers(split(page.read_text(encoding="utf-8"))[0]) for page in PAGES if page.stem[0].isdigit())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_cells_are_short(page):
+    cells = re.findall(r"```\{code-cell\}[^\n]*\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [[line for line in cell.strip().splitlines() if not line.startswith(":tags:")] for cell in cells]
+    assert cells and [cell for cell in lines if len(cell) > 15] == []
+    assert [line for cell in lines for line in cell if len(line) > 78] == []

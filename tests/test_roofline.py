@@ -96,7 +96,7 @@ def test_what_is_missing_is_named_with_the_choices():
         Roofline.of(device("l4"), "bf16", measured=True)
     with pytest.raises(HardwareError, match="h100-sxm"):
         Roofline.of(device("h100-sxm"), "fp4")
-    with pytest.raises(HardwareError, match="launch eager"):
+    with pytest.raises(RooflineError, match="no measured floor 'launch eager' for NVIDIA L4; it has none"):
         Roofline.of(device("l4"), "bf16", launch="eager")
     plain = Device.simple("x1", "X1", peaks={"bf16": "100 TFLOP/s"}, hbm="4 TB/s", source="a", date="2026")
     with pytest.raises(RooflineError, match="no compute roof 'vector'"):

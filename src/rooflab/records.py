@@ -93,6 +93,7 @@ class Record:
                     file.write(self.text())
                     file.flush()
                     os.fsync(file.fileno())
+                    os.fchmod(file.fileno(), 0o644)  # a temporary file is for its owner's eyes only
                 except BaseException:
                     temporary.unlink(missing_ok=True)
                     raise

@@ -1,6 +1,6 @@
 """Units that the ledger's formulas and the hardware data carry, and the checks that make a slip raise.
 
-Base units are FLOP, byte, second, element and launch.
+Base units are FLOP, byte, second, element, launch and watt.
 FLOP is a count; FLOP/s is a rate.
 GB is 10**9 byte and GiB is 2**30 byte; an expression that mixes decimal and binary prefixes is refused.
 """
@@ -12,7 +12,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 import sympy
 from sympy.core.function import AppliedUndef
-from sympy.physics.units import Dimension, Quantity, byte, hertz, second
+from sympy.physics.units import Dimension, Quantity, byte, hertz, second, watt
 
 FLOP = Quantity("FLOP", abbrev="FLOP")
 element = Quantity("element", abbrev="element")
@@ -39,13 +39,14 @@ _UNITS: dict[str, tuple[sympy.Expr, dict, str | None]] = {
     "GHz": (sympy.Integer(10**9), {second: -1}, None),
     "element": (sympy.Integer(1), {element: 1}, None),
     "launch": (sympy.Integer(1), {launch: 1}, None),
+    "W": (sympy.Integer(1), {watt: 1}, None),
 }
 for _power, _prefix in enumerate("kMGTPE", start=1):
     _UNITS[f"{_prefix}FLOP"] = (sympy.Integer(1000**_power), {FLOP: 1}, None)
     _UNITS[f"{_prefix}B"] = (sympy.Integer(1000**_power), {byte: 1}, "decimal")
     _UNITS[f"{_prefix.upper()}iB"] = (sympy.Integer(1024**_power), {byte: 1}, "binary")
 
-_FROM_NAME: dict[str, sympy.Expr] = {"1": sympy.Integer(1), "FLOP": FLOP, "byte": byte, "B": byte, "s": second}
+_FROM_NAME: dict[str, sympy.Expr] = {"1": sympy.Integer(1), "FLOP": FLOP, "byte": byte, "B": byte, "s": second, "W": watt}
 _FROM_NAME |= {"element": element, "launch": launch}
 for _name, (_scale, _powers, _family) in _UNITS.items():
     if _name not in _FROM_NAME:

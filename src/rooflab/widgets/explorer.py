@@ -69,6 +69,7 @@ class RooflineExplorer(anywidget.AnyWidget):
     basis = traitlets.Unicode("paper").tag(sync=True)
     launch = traitlets.Unicode("none").tag(sync=True)
     active = traitlets.Int(0).tag(sync=True)
+    points = traitlets.List().tag(sync=True)
 
     def __init__(self, scenario: Scenario, **state):
         self._esm, self._css = module_source(), site_css()
@@ -81,7 +82,8 @@ class RooflineExplorer(anywidget.AnyWidget):
         self.add_traits(**sliders)
         for name in sliders:
             self._register_validator(self._positive, (name,))
-        super().__init__(**(scenario.defaults() | state), scenario=scenario.state())
+        points = [vars(point) for point in scenario.points]
+        super().__init__(**(scenario.defaults() | state), scenario=scenario.state(), points=points)
 
     def _positive(self, _owner, proposal):
         value = proposal["value"]
@@ -143,7 +145,7 @@ class RooflineExplorer(anywidget.AnyWidget):
         defaults = {name: getattr(self, name) for name in self._scenario.defaults()}
         # An integer stays one on the way to the page: 4096, not 4096.0.
         defaults = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in defaults.items()}
-        state = json.dumps(self.scenario | {"defaults": defaults}, ensure_ascii=False, separators=(",", ":"))
+        state = json.dumps(self.scenario | {"defaults": defaults, "points": self.points}, ensure_ascii=False, separators=(",", ":"))
         # `</` would end the script element early.
         state = state.replace("</", "<\\/")
         return (

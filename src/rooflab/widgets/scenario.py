@@ -56,7 +56,10 @@ class Dot:
 
 @dataclass(frozen=True)
 class Point:
-    """One recorded measurement: intensity in FLOP/byte, rate in FLOP/s, and where it comes from."""
+    """One recorded measurement: intensity in FLOP/byte, rate in FLOP/s, and where it comes from.
+
+    `when` names the slider values that it belongs to; it is shown only while the sliders stand there.
+    """
 
     label: str
     device: str
@@ -64,6 +67,7 @@ class Point:
     intensity: float
     flop_per_s: float
     source: str
+    when: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,6 @@ class Scenario:
             ],
             "dots": [{"label": dot.label, "workload": dot.workload, "values": dot.values} for dot in self.dots],
             "workloads": {name: _workload_state(ledger.WORKLOADS[name]) for name in sorted(names)},
-            "points": [vars(point) for point in self.points],
             "x_range": list(self.x_range),
             "y_range": list(self.y_range),
             "defaults": self.defaults(),

@@ -9,7 +9,8 @@ from .scenario import Dot, Point, Scenario, Slider, powers_of_two
 
 def roofline_scenario() -> Scenario:
     """Return section 1's page: six workloads, a size n, and a batch B that moves a weight matrix to the right."""
-    tile = {"b": "dtype", "B_M": 128, "B_N": 128}
+    # Two SMs share the panels of neighbouring 128 × 256 tiles, so L2 sees tiles of twice the height.
+    tile = {"b": "dtype", "B_M": 256, "B_N": 256}
     return Scenario(
         id="roofline",
         title="Workloads on a roofline",

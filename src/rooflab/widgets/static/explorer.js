@@ -294,6 +294,7 @@ function render({ model, el }) {
   tableBox.append(table);
 
   let drawnRoofs = "";
+  let measuredLines = "";
   function drawRoofs(state, device, compute) {
     const key = [state.device, state.dtype, state.basis].join();
     if (key === drawnRoofs) return;
@@ -323,20 +324,28 @@ function render({ model, el }) {
         roofLayer.append(node("text", { transform: spot, "text-anchor": "start" }, `${roof.label}, ${si(roof.rate, "B/s")}`));
       }
     }
-    pointLayer.replaceChildren();
-    for (const point of scenario.points.filter((each) => each.device === state.device && each.dtype === state.dtype)) {
-      const [px, py] = [x(point.intensity), y(point.flop_per_s)];
-      const shape = node("polygon", { points: `${px},${py - 5} ${px + 5},${py} ${px},${py + 5} ${px - 5},${py}` });
-      shape.append(node("title", {}, `${point.label}: ${si(point.flop_per_s, "FLOP/s")} at ${si(point.intensity, "FLOP/byte")}. ${point.source}`));
-      pointLayer.append(shape);
-    }
     const measured = [...compute, ...memory].some((roof) => roof.basis === "measured");
-    const points = scenario.points.filter((each) => each.device === state.device && each.dtype === state.dtype);
-    legend.textContent = [
-      "Solid: roofs on paper.",
-      measured ? "Dashed: measured ceilings." : "No measured ceilings on record for this device.",
-      points.length ? `Diamonds: recorded points (${points[0].source}).` : "",
-    ].join(" ");
+    measuredLines = measured ? "Dashed: measured ceilings." : "No measured ceilings on record for this device.";
+  }
+
+  let drawnPoints = null;
+  function drawPoints(state) {
+    const shown = model.get("points").filter(
+      (each) => each.device === state.device && each.dtype === state.dtype && Object.entries(each.when).every(([name, value]) => state[name] === value),
+    );
+    const key = JSON.stringify(shown);
+    if (key !== drawnPoints) {
+      drawnPoints = key;
+      pointLayer.replaceChildren();
+      for (const point of shown) {
+        const [px, py] = [x(point.intensity), y(point.flop_per_s)];
+        const shape = node("polygon", { points: `${px},${py - 5} ${px + 5},${py} ${px},${py + 5} ${px - 5},${py}` });
+        shape.append(node("title", {}, `${point.label}: ${si(point.flop_per_s, "FLOP/s")} at ${si(point.intensity, "FLOP/byte")}. ${point.source}`));
+        pointLayer.append(shape);
+      }
+    }
+    const sources = [...new Set(shown.map((point) => point.source))];
+    legend.textContent = ["Solid: roofs on paper.", measuredLines, shown.length ? `Diamonds: measured points (${sources.join("; ")}).` : ""].join(" ");
   }
 
   function draw() {
@@ -348,6 +357,7 @@ function render({ model, el }) {
     if (wrong) return;
     const { device, compute, dots } = evaluate(scenario, state);
     drawRoofs(state, device, compute);
+    drawPoints(state);
     deviceMenu.value = state.device;
     dtypeMenu.value = state.dtype;
     for (const option of dtypeMenu.options) option.disabled = !(option.value in device.compute);
@@ -418,7 +428,8 @@ function render({ model, el }) {
     }
   }
 
-  for (const name of [...NAMES, ...sliderNames]) model.on(`change:${name}`, schedule);
+  const watched = [...NAMES, ...sliderNames, "points"];
+  for (const name of watched) model.on(`change:${name}`, schedule);
   el.replaceChildren(root);
   draw();
   if (isStatic) {
@@ -428,6 +439,6 @@ function render({ model, el }) {
     return () => window.removeEventListener("hashchange", onHash);
   }
   return () => {
-    for (const name of [...NAMES, ...sliderNames]) model.off(`change:${name}`, schedule);
+    for (const name of watched) model.off(`change:${name}`, schedule);
   };
 }

@@ -25,7 +25,7 @@ class StaticModel {
 function start() {
   for (const el of document.querySelectorAll("[data-rooflab-explorer]")) {
     const scenario = JSON.parse(el.querySelector("script[type='application/json']").textContent);
-    const model = new StaticModel({ scenario, static: true, ...scenario.defaults });
+    const model = new StaticModel({ scenario, static: true, points: scenario.points, ...scenario.defaults });
     render({ model, el });
     el.model = model;
   }
