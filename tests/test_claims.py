@@ -12,7 +12,20 @@ UNIT = r"(?:[GM]?Hz|W|[kMGTP]?FLOP(?:/s|/byte)?|[kMGTP]i?B(?:/s)?|byte|[mµun]?s
 NUMBER = re.compile(rf"(?<![\w.^])(\d[\d,]*(?:\.\d+)?) ?({UNIT})(?![\w/])")
 # Definitions and conditions of a statement, not statements: a format's width, a copy's size, the sizes in a question.
 GIVEN = {
-    "01-roofline": {"2 bytes", "1 MiB", "20 byte", "4 GiB", "40 GB", "80 GB", "100 %", "30 %", "3 %", "0.3 %", "0.7 s", "1 GiB"},
+    "01-roofline": {
+        "2 bytes",
+        "1 MiB",
+        "20 byte",
+        "4 GiB",
+        "40 GB",
+        "80 GB",
+        "100 %",
+        "30 %",
+        "3 %",
+        "0.3 %",
+        "0.7 s",
+        "1 GiB",
+    },
 }
 
 

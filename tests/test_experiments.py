@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rooflab import kernels, provenance, records, timing  # noqa: E402
-from rooflab.experiments import EXPERIMENTS, Campaign, Experiment, Gpu, device_id, named  # noqa: E402
+from rooflab import kernels, records  # noqa: E402
+from rooflab.experiments import EXPERIMENTS, Campaign, Gpu, device_id, named  # noqa: E402
 from rooflab.experiments import campaign as module  # noqa: E402
 from rooflab.experiments.base import Call  # noqa: E402
 from rooflab.experiments.campaign import refuse_above_roof  # noqa: E402
@@ -13,46 +13,6 @@ from rooflab.ledger import Demand  # noqa: E402
 from rooflab.records import RecordError, StaleRecord  # noqa: E402
 
 H200 = Gpu(memory_bytes=141 * 10**9, l2_bytes=50 * 2**20, capability=90)
-RUN = {"gpu": "NVIDIA H200", "measured": "2026-11-29T12:00Z", "driver": "1", "versions": {"torch": "2.11"}}
-
-
-class Fake:
-    """An experiment of three cases whose calls count themselves and fail on demand."""
-
-    def __init__(self):
-        self.prepared, self.fail = [], {}
-
-    def experiment(self, **changes):
-        settings = dict(
-            name="chain",
-            title="fake",
-            versions=("eager", "fused"),
-            cases=lambda gpu, quick: [{"n": n} for n in ((1,) if quick else (1, 2, 3))],
-            prepare=self.prepare,
-            demand=lambda case, version: Demand("fake", {"vector": 1}, {"hbm": case["n"]}),
-        )
-        return Experiment(**settings | changes)
-
-    def prepare(self, case, versions):
-        self.prepared.append((case["n"], versions))
-        if error := self.fail.get(case["n"]):
-            raise error
-        return {name: Call(lambda: None, lambda: kernels.Check(0.0, 1.0)) for name in versions}
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    monkeypatch.setattr(timing, "require_gpu", lambda: None)
-    monkeypatch.setattr(Gpu, "here", classmethod(lambda cls: H200))
-    monkeypatch.setattr(provenance, "collect", lambda: dict(RUN))
-    monkeypatch.setattr(timing, "count_launches", lambda run: 1)
-    monkeypatch.setattr(
-        timing,
-        "measure",
-        lambda rivals, **_: ({name: timing.Timing(2e-6, 1e-6, 3e-6, 4e-6, 11, "cold") for name in rivals}, {}),
-    )
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    return Fake()
 
 
 def run(experiment, root, **options):
@@ -74,6 +34,22 @@ def test_a_new_version_is_measured_alone(fake, tmp_path):
     run(fake.experiment(versions=("eager",)), tmp_path)
     run(fake.experiment(), tmp_path)
     assert [versions for _, versions in fake.prepared] == [("eager",)] * 3 + [("fused",)] * 3
+
+
+def test_again_measures_what_is_there_and_a_row_stays_until_a_new_one_takes_its_place(fake, tmp_path):
+    run(fake.experiment(), tmp_path)
+    fake.time_s, fake.fail[2] = 5e-6, RuntimeError("no such instruction")
+    campaign, _, record = run(fake.experiment(), tmp_path, again=True)
+    assert [n for n, _ in fake.prepared] == [1, 2, 3] * 2
+    assert len(record.rows) == 6 and len(campaign.rows) == 4
+    assert {row["case"]["n"]: row["time_s"] for row in record.rows} == {1: 5e-6, 2: 2e-6, 3: 5e-6}
+
+
+def test_a_campaign_of_some_cases_leaves_why_others_were_skipped(fake, tmp_path):
+    fake.fail[2] = torch.cuda.OutOfMemoryError("CUDA out of memory")
+    run(fake.experiment(), tmp_path)
+    _, _, record = run(fake.experiment(), tmp_path, quick=True)
+    assert [skip["case"] for skip in record.skipped] == [{"n": 2}]
 
 
 def test_an_interrupt_loses_nothing_and_the_next_run_goes_on(fake, tmp_path):

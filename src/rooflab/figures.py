@@ -118,6 +118,25 @@ def svg(fig: Figure, alt: str) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
 
 
+def lines_figure(series: dict[str, tuple], xlabel: str, ylabel: str, *, log_y: bool = False, base: int = 2) -> Figure:
+    """Return lines over a logarithmic x axis: {name: (xs, ys)}; a name that begins with "bound" is drawn dashed."""
+    with style():
+        fig, ax = figure(height=3.4)
+        ax.set_xscale("log", base=base)
+        if log_y:
+            ax.set_yscale("log")
+        for index, (name, (xs, ys)) in enumerate(series.items()):
+            dashed = name.startswith("bound")
+            marker = "" if dashed else "osD^v"[index % 5]
+            ax.plot(xs, ys, marker=marker, ls="--" if dashed else "-", color=_INK if dashed else None, label=name)
+        ax.set(xlabel=xlabel, ylabel=ylabel)
+        if not log_y:
+            ax.set_ylim(bottom=0)
+        ax.grid(True)
+        ax.legend(fontsize=8)
+    return fig
+
+
 def roofline_figure(
     line: Roofline,
     demands: Iterable[Demand] = (),

@@ -46,7 +46,14 @@ for _power, _prefix in enumerate("kMGTPE", start=1):
     _UNITS[f"{_prefix}B"] = (sympy.Integer(1000**_power), {byte: 1}, "decimal")
     _UNITS[f"{_prefix.upper()}iB"] = (sympy.Integer(1024**_power), {byte: 1}, "binary")
 
-_FROM_NAME: dict[str, sympy.Expr] = {"1": sympy.Integer(1), "FLOP": FLOP, "byte": byte, "B": byte, "s": second, "W": watt}
+_FROM_NAME: dict[str, sympy.Expr] = {
+    "1": sympy.Integer(1),
+    "FLOP": FLOP,
+    "byte": byte,
+    "B": byte,
+    "s": second,
+    "W": watt,
+}
 _FROM_NAME |= {"element": element, "launch": launch}
 for _name, (_scale, _powers, _family) in _UNITS.items():
     if _name not in _FROM_NAME:

@@ -10,7 +10,7 @@ import pytest
 from rooflab.hardware import device, devices
 from rooflab.roofline import Roofline, RooflineError
 from rooflab.units import si
-from rooflab.widgets import roofline_scenario
+from rooflab.widgets import fusion_scenario, roofline_scenario
 from rooflab.widgets.explorer import all_formulas
 
 SECTION = "01-roofline.html"
@@ -115,13 +115,18 @@ def test_keyboard_steps_exactly_and_the_bound_flips_where_python_says(page):
     assert crossed == sorted(crossed, reverse=True) and len(set(crossed)) == 2
 
 
-def test_every_readout_equals_python_over_random_states(page):
+@pytest.mark.parametrize(
+    ("slug", "scenario"), [("01-roofline", roofline_scenario()), ("03-fusion-levels", fusion_scenario())]
+)
+def test_every_readout_equals_python_over_random_states(page_at, slug, scenario):
+    page = page_at(f"{slug}.html")
+    page.locator(".rooflab-chart").wait_for()
     rng = random.Random(11)
     seen = 0
     for _ in range(60):
         gpu = rng.choice(list(devices().values()))
         dtype = rng.choice(gpu.dtypes("tensor"))
-        sizes = {slider.name: rng.choice(slider.values) for slider in SCENARIO.sliders}
+        sizes = {slider.name: rng.choice(slider.values) for slider in scenario.sliders}
         launch = rng.choice(["none", "eager", "graph"]) if gpu.id == "h200-sxm" else "none"
         measured = gpu.id == "h200-sxm" and dtype in ("bf16", "fp8") and rng.random() < 0.5
         state = dict(device=gpu.id, dtype=dtype, launch=launch, basis="measured" if measured else "paper", **sizes)
@@ -136,8 +141,9 @@ def test_every_readout_equals_python_over_random_states(page):
         cells = page.locator(".rooflab-table tbody tr").evaluate_all(
             "rows => rows.map(row => [...row.querySelectorAll('[data-cell]')].map(cell => cell.textContent))"
         )
+        times = []
         for demand, (flop, moved, intensity, attainable, time, name) in zip(
-            SCENARIO.demands(dtype, **sizes), cells, strict=True
+            scenario.demands(dtype, **sizes), cells, strict=True
         ):
             assert (flop, moved) == (si(demand.flop, "FLOP"), si(demand.traffic["hbm"], "B"))
             assert intensity == si(demand.intensity_flop_per_byte())
@@ -149,6 +155,10 @@ def test_every_readout_equals_python_over_random_states(page):
             assert (attainable, time) == (si(bound.attainable_flop_per_s, "FLOP/s"), si(bound.time_s, "s"))
             assert name == bound.roof.label
             seen += 1
+            times.append(bound.time_s)
+        if len(times) == len(cells) and scenario.pairs:
+            said = page.locator(".rooflab-pairs").inner_text()
+            assert all(f"{si(times[i] / times[j])}x" in said for i, j in scenario.pairs)
     assert seen > 200
 
 

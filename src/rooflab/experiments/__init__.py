@@ -2,6 +2,7 @@
 
 from .base import Experiment, Gpu
 from .campaign import Campaign, device_id, is_stale, named, require_fresh
+from .panel import panel
 from .results import Results, results
 from .suite import EXPERIMENTS
 
@@ -14,6 +15,7 @@ __all__ = [
     "device_id",
     "is_stale",
     "named",
+    "panel",
     "require_fresh",
     "results",
 ]

@@ -40,7 +40,11 @@ def device_id(gpu_name: str) -> str:
 
 
 class Campaign:
-    """Runs cases one by one; each finished case is on disk before the next begins."""
+    """Runs cases one by one; each finished case is on disk before the next begins.
+
+    Rows that are there are not measured, unless `again`: then each stays until its new row takes its place.
+    `rows` are those that this campaign has measured.
+    """
 
     def __init__(
         self,
@@ -49,15 +53,16 @@ class Campaign:
         root: Path,
         quick: bool = False,
         counters: bool = False,
+        again: bool = False,
         say: Callable[[str], None] = print,
         cancelled: Callable[[], bool] = lambda: False,
     ):
         timing.require_gpu()
         self.gpu, self.run = Gpu.here(), provenance.collect() | {"operands": OPERANDS}
         self.device = device_id(self.run["gpu"])
-        self.root, self.counters, self.say, self.cancelled = root, counters, say, cancelled
+        self.root, self.counters, self.again, self.say, self.cancelled = root, counters, again, say, cancelled
         self.plan = [(each, case) for each in experiments for case in each.cases(self.gpu, quick)]
-        self.failed = 0
+        self.failed, self.rows = 0, []
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -86,7 +91,8 @@ class Campaign:
         if stale:
             self.say(f"{experiment.name}: {len(stale)} rows are of an older kernel and are measured again")
             record.rows = [row for row in record.rows if row not in stale]
-        record.skipped = []
+        planned = [case for each, case in self.plan if each.name == experiment.name]
+        record.skipped = [skip for skip in record.skipped if skip["case"] not in planned]
         if not record.runs or record.runs[-1] != self.run:
             record.runs.append(self.run)
         return record
@@ -96,7 +102,7 @@ class Campaign:
         self.say(f"{record.experiment} {case}: skipped {', '.join(versions)}: {reason}")
 
     def _case(self, experiment: Experiment, case: dict, record: records.Record) -> None:
-        missing = tuple(name for name in experiment.versions if not record.has(case, name))
+        missing = tuple(name for name in experiment.versions if self.again or not record.has(case, name))
         if not missing:
             return
         if reason := experiment.needs(self.gpu, case):
@@ -140,7 +146,10 @@ class Campaign:
             row["check"] = {"max_error": proofs[name].max_error, "tolerance": proofs[name].tolerance}
             try:
                 refuse_above_roof(self.device, self.gpu, experiment.demand(case, name), case, timings[name].time_s)
+                others = [each for each in record.rows if (each["case"], each["version"]) != (case, name)]
                 record.append(row)
+                record.rows = [*others, record.rows[-1]]
+                self.rows.append(record.rows[-1])
             except records.RecordError as error:
                 self._fail(record, case, (name,), error)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import records, timing
+from ..figures import Table, table
+from ..units import si
 from .campaign import Campaign, named, require_fresh
 
 BOOK_DEVICE = "h200-sxm"
@@ -24,6 +27,31 @@ class Results:
 
     def _repr_html_(self) -> str:
         return f'<p class="rooflab-banner">{html.escape(self.banner())}</p>'
+
+    def rows(self, version: str | None = None, **case) -> list[dict]:
+        """Return the book's rows of a version whose case has these values."""
+        return self.book.select(version, **case)
+
+    def one(self, version: str, **case) -> dict:
+        """Return the book's one row of a version and a case; raise RecordError unless there is exactly one."""
+        rows = self.rows(version, **case)
+        if len(rows) != 1:
+            raise records.RecordError(f"{self.book.experiment}: {len(rows)} rows of {version!r} with {case}, not one")
+        return rows[0]
+
+    def table(self, by: str, versions: Sequence[str], clock: str = "time_s", **case) -> Table:
+        """Return a table of times: a row for each value of `by`, a column for each version, the reader's own below.
+
+        `clock` is "time_s" for the GPU's time or "wall_s" for the host's.
+        """
+        lines = []
+        for whose, record in (("", self.book), (" (yours)", self.own)):
+            for value in dict.fromkeys(row["case"][by] for row in record.select(**case)) if record else ():
+                found = {row["version"]: row[clock] for row in record.select(**{by: value} | case)}
+                cells = [si(found[name], "s") if name in found else "" for name in versions]
+                lines.append([f"{value}{whose}", *cells])
+        kind = {"time_s": "time on the GPU", "wall_s": "wall time per call on the host"}[clock]
+        return table([by, *versions], lines, f"{kind}, median. {_origin(self.book)}")
 
     def banner(self) -> str:
         """Return where the numbers come from: GPU, date and versions of the book's record, and of the reader's own."""

@@ -2,7 +2,7 @@
 
 from .explorer import RooflineExplorer, site_css, site_script
 from .scenario import Dot, Point, Scenario, ScenarioError, Slider, powers_of_two
-from .scenarios import gemm_points, roofline_scenario
+from .scenarios import fusion_points, fusion_scenario, gemm_points, roofline_scenario
 
 __all__ = [
     "Dot",
@@ -11,6 +11,8 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "Slider",
+    "fusion_points",
+    "fusion_scenario",
     "gemm_points",
     "powers_of_two",
     "roofline_scenario",

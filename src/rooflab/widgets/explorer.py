@@ -145,7 +145,9 @@ class RooflineExplorer(anywidget.AnyWidget):
         defaults = {name: getattr(self, name) for name in self._scenario.defaults()}
         # An integer stays one on the way to the page: 4096, not 4096.0.
         defaults = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in defaults.items()}
-        state = json.dumps(self.scenario | {"defaults": defaults, "points": self.points}, ensure_ascii=False, separators=(",", ":"))
+        state = json.dumps(
+            self.scenario | {"defaults": defaults, "points": self.points}, ensure_ascii=False, separators=(",", ":")
+        )
         # `</` would end the script element early.
         state = state.replace("</", "<\\/")
         return (

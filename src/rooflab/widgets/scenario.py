@@ -72,7 +72,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A whole explorer page; `state()` gives the front end its JSON, `demands()` gives Python the same numbers."""
+    """A whole explorer page; `state()` gives the front end its JSON, `demands()` gives Python the same numbers.
+
+    `pairs` are dots whose time bounds are compared: the first one's time over the second one's.
+    """
 
     id: str
     title: str
@@ -81,6 +84,7 @@ class Scenario:
     device: str = "h100-sxm"
     dtype: str = "bf16"
     points: tuple[Point, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
     devices: tuple[Device, ...] = field(default_factory=lambda: tuple(devices().values()))
     x_range: tuple[float, float] = (0.1, 1e5)
     y_range: tuple[float, float] = (1e8, 1e16)
@@ -97,6 +101,8 @@ class Scenario:
                     raise ScenarioError(f"{dot.label}: {symbol} comes from unknown slider {source!r}; sliders: {names}")
             if missing := needed - set(dot.values):
                 raise ScenarioError(f"{dot.label}: no value for {', '.join(sorted(missing))}")
+        if any(not 0 <= index < len(self.dots) for pair in self.pairs for index in pair):
+            raise ScenarioError(f"pairs {self.pairs} name a dot that is not there; there are {len(self.dots)}")
         if self.device not in {each.id for each in self.devices}:
             raise ScenarioError(f"unknown device {self.device!r}; choose from {', '.join(d.id for d in self.devices)}")
 
@@ -130,6 +136,7 @@ class Scenario:
             ],
             "dots": [{"label": dot.label, "workload": dot.workload, "values": dot.values} for dot in self.dots],
             "workloads": {name: _workload_state(ledger.WORKLOADS[name]) for name in sorted(names)},
+            "pairs": [list(pair) for pair in self.pairs],
             "x_range": list(self.x_range),
             "y_range": list(self.y_range),
             "defaults": self.defaults(),

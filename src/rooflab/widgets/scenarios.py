@@ -31,6 +31,68 @@ def roofline_scenario() -> Scenario:
     )
 
 
+def fusion_scenario() -> Scenario:
+    """Return section 3's page: a chain, the end of a layer, and attention, each apart and fused."""
+    attention = {"B": 1, "h": 32, "L": "L", "d_h": 128, "b": "dtype"}
+    return Scenario(
+        id="fusion",
+        title="Fusion as a ledger",
+        sliders=(
+            Slider("k", "chain length k", tuple(range(1, 9)), 4),
+            Slider("n", "chain size n", powers_of_two(2**14, 2**28), 2**26),
+            Slider("R", "rows R of 4096", (1, 16, 256, 1024, 4096, 16384, 65536), 65536),
+            Slider("L", "context L", powers_of_two(256, 16384), 4096),
+        ),
+        dots=(
+            Dot("chain, k kernels", "elementwise_unfused", {"n": "n", "k": "k", "b": "dtype"}),
+            Dot("chain, one kernel", "elementwise_fused", {"n": "n", "k": "k", "b": "dtype"}),
+            Dot("norm, relu, add: three kernels", "norm_relu_add_unfused", {"R": "R", "C": 4096, "b": "dtype"}),
+            Dot("norm, relu, add: one kernel", "norm_relu_add_fused", {"R": "R", "C": 4096, "b": "dtype"}),
+            Dot("attention, three kernels", "attention_naive", attention),
+            Dot("attention, one kernel", "attention_prefill", attention | {"h_kv": 32, "c": 1}),
+        ),
+        pairs=((0, 1), (2, 3), (4, 5)),
+        points=fusion_points("h200-sxm"),
+        device="h200-sxm",
+        x_range=(0.05, 1e4),
+    )
+
+
+# Which recorded version stands for which dot's workload, and which of its case's values the sliders must show.
+_FUSION = {
+    "chain": ({"unfused": "elementwise_unfused", "fused": "elementwise_fused"}, {"n": "n", "k": "k"}),
+    "norm": ({"eager": "norm_relu_add_unfused", "fused_row": "norm_relu_add_fused"}, {"rows": "R"}),
+    "attention": ({"naive": "attention_naive", "fused": "attention_prefill"}, {"L": "L"}),
+}
+
+
+def fusion_points(device: str) -> tuple[Point, ...]:
+    """Return the recorded versions of section 3's workloads at the ledger's intensities."""
+    points = []
+    for experiment, (versions, sliders) in _FUSION.items():
+        record = records.load(device, experiment)
+        for row in record.rows:
+            if (workload := versions.get(row["version"])) is None:
+                continue
+            values = {"b": DTYPE_BYTES[row["case"]["dtype"]], "c": 1, "h_kv": row["case"].get("h")}
+            values |= {"C": row["case"].get("columns"), "R": row["case"].get("rows")}
+            values |= {name: row["case"][name] for name in row["case"] if name in ledger.SYMBOLS}
+            demand = ledger.WORKLOADS[workload].demand(**{k: v for k, v in values.items() if v is not None})
+            run = record.runs[row["run"]]
+            points.append(
+                Point(
+                    label=f"{experiment}, {row['version']}",
+                    device=device,
+                    dtype=row["case"]["dtype"],
+                    intensity=demand.intensity_flop_per_byte(),
+                    flop_per_s=demand.flop / row["time_s"],
+                    source=f"GPU time, {run['measured'][:10]}, PyTorch {run['versions']['torch']}",
+                    when={slider: row["case"][name] for name, slider in sliders.items()},
+                )
+            )
+    return tuple(points)
+
+
 def gemm_points(device: str) -> tuple[Point, ...]:
     """Return the recorded matrix products of `device` at the intensities that the ledger gives their shapes."""
     record = records.load(device, "gemm")

@@ -160,7 +160,8 @@ function render({ model, el }) {
   const legend = node("p", { class: "rooflab-legend" });
   const tableBox = node("div", { class: "rooflab-table", tabindex: 0, role: "region", "aria-label": "Workloads and their bounds" });
   const math = node("div", { class: "rooflab-math", tabindex: 0, role: "region", "aria-label": "The formula with its numbers" });
-  root.append(controls, error, chart, legend, readout, tableBox, math);
+  const pairs = node("p", { class: "rooflab-pairs" });
+  root.append(controls, error, chart, legend, readout, pairs, tableBox, math);
 
   function set(changes) {
     notice = "";
@@ -394,6 +395,11 @@ function render({ model, el }) {
       : `${where}: ${si(dot.intensity, "FLOP/byte")}, ${dot.intensity < dot.ridge ? "left of" : dot.intensity === dot.ridge ? "at" : "right of"} the ridge at ${si(dot.ridge, "FLOP/byte")}. ` +
         `Bound by ${dot.roof.label}: at most ${si(dot.attainable, "FLOP/s")}, at least ${si(dot.time, "s")}.`;
     title.textContent = `Roofline chart. ${readout.textContent}`;
+    const letter = (index) => String.fromCharCode(65 + index);
+    pairs.textContent = scenario.pairs
+      .filter(([from, to]) => !dots[from].problem && !dots[to].problem)
+      .map(([from, to]) => `${letter(from)} to ${letter(to)}: ${si(dots[from].time / dots[to].time)}x (${si(dots[from].time, "s")} to ${si(dots[to].time, "s")}).`)
+      .join(" ");
     const line = (symbol, name, value, unit) =>
       `<div><math><mi>${symbol}</mi><mo>=</mo>${plainMath(FORMULAS[name].math)}<mo>=</mo>${substituted(FORMULAS[name].math, dot.values)}</math> <span>= ${si(value, unit)}</span></div>`;
     math.innerHTML =
