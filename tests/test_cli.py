@@ -57,6 +57,8 @@ def test_compare_prints_the_ratio_of_times(mine, capsys):
     assert cli.main(["compare", "my-gpu", "h200-sxm"]) == 0
     out = capsys.readouterr().out
     assert out.count("0.50x") == len(mine.rows)
+    assert cli.main(["compare", "my-gpu", "h200"]) == 0
+    assert capsys.readouterr().out.count("0.50x") == len(mine.rows)
     assert cli.main(["compare", "h200-sxm", "my-gpu"]) == 1
     assert "no case in common" in capsys.readouterr().err
 
@@ -67,3 +69,13 @@ def test_a_damaged_record_is_an_error_of_one_line(mine, tmp_path, capsys):
     assert cli.main(["show", "gemm", "--device", "my-gpu"]) == 1
     error = capsys.readouterr().err
     assert "gemm.json is not a whole record" in error and error.count("\n") == 1
+
+
+def test_compare_of_ones_own_h200_reads_the_books_beside_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ROOFLAB_RECORDS", str(tmp_path))
+    record = Record("h200-sxm", "gemm", [RUN])
+    for book in records.load("h200-sxm", "gemm").select(dtype="bf16"):
+        record.append(row(book["case"], book["version"], 4 * book["time_s"]))
+    record.save(tmp_path)
+    assert cli.main(["compare", "h200-sxm", "h200"]) == 0
+    assert capsys.readouterr().out.count("0.25x") == len(record.rows)

@@ -78,9 +78,9 @@ def _list(chosen) -> int:
     return 0
 
 
-def _find(device: str | None, experiment: str) -> records.Record:
-    """Return a record, the reader's own before the book's; `h200` stands for the device h200-sxm."""
-    for _, root in _roots():
+def _find(device: str | None, experiment: str, *, book_first: bool = False) -> records.Record:
+    """Return a record, the reader's own before the book's or after; `h200` stands for the device h200-sxm."""
+    for _, root in sorted(_roots(), key=lambda pair: (pair[1] == records.BOOK) != book_first):
         for each in records.devices_with_records(root):
             if device in (None, each, each.split("-")[0]) and (record := records.find(each, experiment, root)):
                 return record
@@ -112,7 +112,7 @@ def _compare(chosen) -> int:
     mine_root, mine = (folder.parent, folder.name) if folder.is_dir() else (records.own_root(), chosen.mine)
     found = 0
     for path in sorted((mine_root / mine).glob("*.json")):
-        ours, theirs = records.read(path), _find(chosen.other, path.stem)
+        ours, theirs = records.read(path), _find(chosen.other, path.stem, book_first=True)
         other = {(str(row["case"]), row["version"]): row for row in theirs.rows}
         for row in ours.rows:
             if match := other.get((str(row["case"]), row["version"])):

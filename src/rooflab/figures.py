@@ -119,14 +119,14 @@ def svg(fig: Figure, alt: str) -> str:
 
 
 def lines_figure(series: dict[str, tuple], xlabel: str, ylabel: str, *, log_y: bool = False, base: int = 2) -> Figure:
-    """Return lines over a logarithmic x axis: {name: (xs, ys)}; a name that begins with "bound" is drawn dashed."""
+    """Return lines over a logarithmic x axis: {name: (xs, ys)}; a name that begins with "predicted" is drawn dashed."""
     with style():
         fig, ax = figure(height=3.4)
         ax.set_xscale("log", base=base)
         if log_y:
             ax.set_yscale("log")
         for index, (name, (xs, ys)) in enumerate(series.items()):
-            dashed = name.startswith("bound")
+            dashed = name.startswith("predicted")
             marker = "" if dashed else "osD^v"[index % 5]
             ax.plot(xs, ys, marker=marker, ls="--" if dashed else "-", color=_INK if dashed else None, label=name)
         ax.set(xlabel=xlabel, ylabel=ylabel)

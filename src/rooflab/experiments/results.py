@@ -53,6 +53,19 @@ class Results:
         kind = {"time_s": "time on the GPU", "wall_s": "wall time per call on the host"}[clock]
         return table([by, *versions], lines, f"{kind}, median. {_origin(self.book)}")
 
+    def ratios(self, over: str, under: str, by: str, clock: str = "time_s", **case) -> dict[str, tuple]:
+        """Return {whose: (values of `by`, time of `over` / time of `under`)} for the book and for the reader."""
+        series = {}
+        for whose, record in ((self.book.device, self.book), ("yours", self.own)):
+            times = {
+                name: {row["case"][by]: row[clock] for row in record.select(name, **case)} if record else {}
+                for name in (over, under)
+            }
+            values = sorted(times[over].keys() & times[under].keys())
+            if values:
+                series[whose] = (values, [times[over][value] / times[under][value] for value in values])
+        return series
+
     def banner(self) -> str:
         """Return where the numbers come from: GPU, date and versions of the book's record, and of the reader's own."""
         text = f"{self.book.experiment}: replayed from a record. {_origin(self.book)}"

@@ -1,0 +1,64 @@
+"""What a page shows of an experiment: replayed from the book's record, the reader's own beside it, never a stale one."""
+
+import pytest
+
+from rooflab import kernels, records, timing
+from rooflab.experiments import results
+from rooflab.records import Record, RecordError, StaleRecord
+
+
+@pytest.fixture(autouse=True)
+def nobody_measured(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROOFLAB_RECORDS", str(tmp_path))
+    monkeypatch.setattr(timing, "has_gpu", lambda: False)
+    return tmp_path
+
+
+def mine(root, experiment, device="my-gpu", factor=3):
+    book = records.load("h200-sxm", experiment)
+    run = book.runs[-1] | {"gpu": "My GPU", "measured": "2027-01-02T03:04Z"}
+    record = Record(device, experiment, [run])
+    for row in book.rows:
+        times = {key: factor * row[key] for key in ("time_s", "p20_s", "p80_s", "wall_s")}
+        record.append({k: v for k, v in row.items() if k != "digest"} | times | {"run": 0})
+    record.save(root)
+    return record
+
+
+def test_the_banner_says_replayed_from_what_and_when():
+    text = results("norm").banner()
+    assert text.startswith("norm: replayed from a record. NVIDIA H200, 2026-11-29, PyTorch 2.11.0, Triton 3.6.0")
+    assert "your" not in text and results("norm")._repr_html_().startswith('<p class="rooflab-banner">')
+
+
+def test_ones_own_record_stands_beside_the_books(nobody_measured):
+    mine(nobody_measured, "chain")
+    shown = results("chain")
+    assert "Beside it, your record: My GPU, 2027-01-02" in shown.banner()
+    table = shown.table("n", ("eager", "fused"), k=4)
+    assert sum("(yours)" in row[0] for row in table.rows) == len(table.rows) / 2
+    book, own = (next(row for row in table.rows if row[0] == f"268435456{whose}") for whose in ("", " (yours)"))
+    assert float(own[2].split()[0]) == pytest.approx(3 * float(book[2].split()[0]), rel=1e-3)
+    series = shown.ratios("unfused", "fused", by="n", k=8)
+    assert series.keys() == {"h200-sxm", "yours"}
+    assert series["yours"][1] == pytest.approx(series["h200-sxm"][1])
+
+
+def test_one_row_means_one():
+    norm = results("norm")
+    assert norm.one("eager", rows=65536)["launches"] == 3
+    with pytest.raises(RecordError, match="7 rows of 'eager'"):
+        norm.one("eager")
+    with pytest.raises(RecordError, match="0 rows of 'slow'"):
+        norm.one("slow", rows=1)
+
+
+def test_a_stale_record_is_not_shown(monkeypatch):
+    monkeypatch.setattr(kernels, "fingerprint", lambda module: "another")
+    with pytest.raises(StaleRecord, match="measured with another layernorm; run: rooflab measure norm"):
+        results("norm")
+
+
+def test_an_unknown_experiment_is_named_with_the_choices():
+    with pytest.raises(RecordError, match="unknown experiment 'speed'; choose from bandwidth"):
+        results("speed")
