@@ -1,4 +1,4 @@
-"""What a page shows of an experiment: replayed from the book's record, the reader's own beside it, never a stale one."""
+"""What a page shows of an experiment: the book's record replayed, the reader's own beside it, never a stale one."""
 
 import pytest
 

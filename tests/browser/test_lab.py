@@ -15,17 +15,18 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = "01-roofline.ipynb"
+NOTEBOOK, SECOND = "01-roofline.ipynb", "03-fusion-levels.ipynb"
 PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind, 'binds')"
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """The address of a JupyterLab whose folder holds the notebook with one more cell, which prints a trait."""
+    """The address of a JupyterLab whose folder holds the notebooks with one more cell, which prints a trait."""
     folder = tmp_path_factory.mktemp("lab")
-    notebook = nbformat.read(ROOT / "notebooks" / NOTEBOOK, as_version=4)
-    notebook.cells.append(nbformat.v4.new_code_cell(PROBE))
-    nbformat.write(notebook, folder / NOTEBOOK)
+    for name in (NOTEBOOK, SECOND):
+        notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+        notebook.cells.append(nbformat.v4.new_code_cell(PROBE if name == NOTEBOOK else "print('k is', explorer.k)"))
+        nbformat.write(notebook, folder / name)
     settings = folder / "settings" / "@jupyterlab"
     for plugin, values in {
         "notebook-extension/tracker": {"windowingMode": "none"},  # else a cell off the screen has no output to drag
@@ -62,15 +63,19 @@ def wait_for(log, server):
     raise TimeoutError(log.read_text())
 
 
-def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
-    page = browser.new_page(viewport={"width": 1280, "height": 1000})
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(f"{lab}/lab/tree/{NOTEBOOK}?reset")
+def run_all(page, url):
+    page.goto(url)
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=60_000)
     page.locator("[data-status='idle']").first.wait_for(timeout=60_000)
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_text("Run All Cells", exact=True).click()
+
+
+def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    run_all(page, f"{lab}/lab/tree/{NOTEBOOK}?reset")
     output = page.locator(".jp-CodeCell").last.locator(".jp-OutputArea-output")
     output.get_by_text("the batch is 8.0 and memory binds").wait_for(timeout=90_000)
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
@@ -91,4 +96,15 @@ def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
     page.keyboard.press("Control+Enter")
     output.get_by_text(re.compile(r"the batch is (2048|4096)\.0 and compute binds")).wait_for(timeout=30_000)
     assert errors == []
+    page.close()
+
+
+def test_run_all_of_the_fusion_section_is_clean(lab, browser, pictures):
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    run_all(page, f"{lab}/lab/tree/{SECOND}?reset")
+    last = page.locator(".jp-CodeCell").last
+    last.locator(".jp-OutputArea-output").get_by_text("k is 4.0").wait_for(timeout=90_000)
+    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    assert page.get_by_text("No GPU here").first.is_visible()
+    page.locator(".rooflab").screenshot(path=pictures / "fusion-jupyterlab.png")
     page.close()
