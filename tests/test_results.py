@@ -5,11 +5,13 @@ import pytest
 from rooflab import kernels, records, timing
 from rooflab.experiments import results
 from rooflab.records import Record, RecordError, StaleRecord
+from rooflab.widgets import fusion_scenario
 
 
 @pytest.fixture(autouse=True)
 def nobody_measured(monkeypatch, tmp_path):
     monkeypatch.setenv("ROOFLAB_RECORDS", str(tmp_path))
+    monkeypatch.delenv("ROOFLAB_REPLAY", raising=False)
     monkeypatch.setattr(timing, "has_gpu", lambda: False)
     return tmp_path
 
@@ -62,3 +64,12 @@ def test_a_stale_record_is_not_shown(monkeypatch):
 def test_an_unknown_experiment_is_named_with_the_choices():
     with pytest.raises(RecordError, match="unknown experiment 'speed'; choose from bandwidth"):
         results("speed")
+
+
+def test_a_built_site_shows_nobodys_own_records(nobody_measured, monkeypatch):
+    mine(nobody_measured, "chain", device="h200-sxm")
+    assert results("chain").own and any(point.label.startswith("yours: ") for point in fusion_scenario().points)
+    monkeypatch.setenv("ROOFLAB_REPLAY", "1")
+    monkeypatch.setattr(timing, "has_gpu", lambda: True)
+    assert results("chain").own is None and not results("chain").live
+    assert not any(point.label.startswith("yours") for point in fusion_scenario().points)

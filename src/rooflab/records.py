@@ -36,6 +36,14 @@ def own_root() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "rooflab" / "measurements"
 
 
+def shown_roots() -> list[tuple[str, Path]]:
+    """Return what pages draw: ("", the book's folder), and ("yours", the reader's own) unless ROOFLAB_REPLAY is set.
+
+    The book is built with it set, so that a site never depends on who built it.
+    """
+    return [("", BOOK)] if os.environ.get("ROOFLAB_REPLAY") else [("", BOOK), ("yours", own_root())]
+
+
 def _digest(row: dict) -> str:
     text = json.dumps({key: value for key, value in row.items() if key != "digest"}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 from .. import ledger, records
 from ..units import DTYPE_BYTES
 from .scenario import Dot, Point, Scenario, Slider, powers_of_two
@@ -26,7 +29,7 @@ def roofline_scenario() -> Scenario:
             Dot("layer norm, n × n", "layernorm", {"R": "n", "C": "n", "b": "dtype"}),
             Dot("dot product, 2²⁴ elements", "dot", {"n": 2**24, "b": "dtype"}),
         ),
-        points=gemm_points("h200-sxm"),
+        points=_all_points(gemm_points),
         x_range=(0.1, 3e4),
     )
 
@@ -52,7 +55,7 @@ def fusion_scenario() -> Scenario:
             Dot("attention, one kernel", "attention_prefill", attention | {"h_kv": 32, "c": 1}),
         ),
         pairs=((0, 1), (2, 3), (4, 5)),
-        points=fusion_points("h200-sxm"),
+        points=_all_points(fusion_points),
         device="h200-sxm",
         x_range=(0.05, 1e4),
     )
@@ -66,12 +69,22 @@ _FUSION = {
 }
 
 
-def fusion_points(device: str) -> tuple[Point, ...]:
+def _all_points(points_of) -> tuple[Point, ...]:
+    """Return the points of every device with records: the book's, and the reader's own marked as such."""
+    return tuple(
+        dataclasses.replace(point, label=f"{whose}: {point.label}", source=f"yours, {point.source}") if whose else point
+        for whose, root in records.shown_roots()
+        for device in records.devices_with_records(root)
+        for point in points_of(device, root)
+    )
+
+
+def fusion_points(device: str, root: Path = records.BOOK) -> tuple[Point, ...]:
     """Return the recorded versions of section 3's workloads at the ledger's intensities."""
     points = []
     for experiment, (versions, sliders) in _FUSION.items():
-        record = records.load(device, experiment)
-        for row in record.rows:
+        record = records.find(device, experiment, root)
+        for row in record.rows if record else ():
             if (workload := versions.get(row["version"])) is None:
                 continue
             values = {"b": DTYPE_BYTES[row["case"]["dtype"]], "c": 1, "h_kv": row["case"].get("h")}
@@ -93,12 +106,12 @@ def fusion_points(device: str) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def gemm_points(device: str) -> tuple[Point, ...]:
+def gemm_points(device: str, root: Path = records.BOOK) -> tuple[Point, ...]:
     """Return the recorded matrix products of `device` at the intensities that the ledger gives their shapes."""
-    record = records.load(device, "gemm")
+    record = records.find(device, "gemm", root)
     gemm = ledger.WORKLOADS["gemm"]
     points = []
-    for row in record.rows:
+    for row in record.rows if record else ():
         shape = {name: row["case"][name] for name in "MNK"}
         dtype, run = row["case"]["dtype"], record.runs[row["run"]]
         versions = run["versions"]
