@@ -60,7 +60,7 @@ def test_compare_prints_the_ratio_of_times(mine, capsys):
     assert cli.main(["compare", "my-gpu", "h200"]) == 0
     assert capsys.readouterr().out.count("0.50x") == len(mine.rows)
     assert cli.main(["compare", "h200-sxm", "my-gpu"]) == 1
-    assert "no case in common" in capsys.readouterr().err
+    assert "no records of yours for h200-sxm" in capsys.readouterr().err
 
 
 def test_a_damaged_record_is_an_error_of_one_line(mine, tmp_path, capsys):

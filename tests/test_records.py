@@ -31,7 +31,7 @@ def test_round_trip_and_one_row_a_line(record, tmp_path):
     again = records.read(path)
     assert (again.rows, again.runs, again.device) == (record.rows, record.runs, record.device)
     text = path.read_text()
-    assert sum('"digest"' in line for line in text.splitlines()) == 2
+    assert sum('"case"' in line for line in text.splitlines()) == 2
     assert again.has({"n": 4}, "fused") and not again.has({"n": 5}, "fused")
     assert [each["version"] for each in again.select(n=4)] == ["eager", "fused"]
 
@@ -74,7 +74,12 @@ def edit(path, old, new):
         ('"time_s": 2e-06', '"time_s": 1.5e-06', "does not match its digest: it was damaged or edited"),
         ('"max_error": 0.0', '"max_error": 1e-4', "does not match its digest"),
         ('"schema": 1', '"schema": 99', "has schema 99, this version reads 1"),
-        ('"runs": [', '"walks": [', "lacks 'runs'"),
+        ('"runs": [', '"walks": [', "lacks 'runs', or it is no list"),
+        ('"gpu": "NVIDIA H200"', '"gpu": "FAKE B200"', "its runs do not match their digest"),
+        ('"device": "h200-sxm"', '"device": "b200-hgx"', "its runs do not match their digest"),
+        ('"skipped": [\n\n]', '"skipped": [\n1\n]', "holds something else than rows and runs"),
+        ('"rows": [\n', '"rows": [\n1,\n', "holds something else than rows and runs"),
+        ('"rows": [\n', '"rows": null, "more": [\n', "lacks 'rows', or it is no list"),
         ('"rows": [', '"rows": ', "is not a whole record"),
     ],
 )
@@ -161,3 +166,16 @@ def test_every_experiment_has_its_record():
 
 def test_json_stays_json(record):
     json.loads(record.text())
+
+
+def test_a_record_in_anothers_place_is_refused(record, tmp_path):
+    path = record.save(tmp_path)
+    other = path.with_name("gemm.json")
+    other.write_text(path.read_text())
+    with pytest.raises(RecordError, match="is the record h200-sxm/chain; move it back"):
+        records.read(other)
+
+
+def test_a_check_without_numbers_is_refused(record):
+    with pytest.raises(RecordError, match="check without numbers"):
+        record.append(row(check={"max_error": "small", "tolerance": 1.0}))

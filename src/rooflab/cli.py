@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from . import records
+from .timing import TimingError
 from .units import si
 
 NO_GPU = 2
@@ -31,7 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         return {"measure": _measure, "list": _list, "show": _show, "compare": _compare}[chosen.command](chosen)
-    except ValueError as error:  # every error of this package is one
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, TimingError) as error:  # what this package raises
         print(f"rooflab: {error}", file=sys.stderr)
         return 1
 
@@ -120,6 +125,8 @@ def _compare(chosen) -> int:
                 ratio = match["time_s"] / row["time_s"]
                 case = " ".join(f"{key}={value}" for key, value in row["case"].items())
                 print(f"{path.stem:12} {case:44} {row['version']:18} {si(row['time_s'], 's'):>10} {ratio:6.2f}x")
+    if not (mine_root / mine).is_dir():
+        raise records.RecordError(f"no records of yours for {mine}; see: rooflab list")
     if not found:
         raise records.RecordError(f"{mine} and {chosen.other} have no case in common; run: rooflab measure")
     print(f"ratio: time on {chosen.other} / time on {mine}; above 1, {mine} is faster")

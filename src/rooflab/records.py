@@ -84,9 +84,12 @@ class Record:
         def lines(values: Iterable[dict]) -> str:
             return ",\n".join(json.dumps(value, ensure_ascii=False) for value in values)
 
-        head = json.dumps({"schema": SCHEMA, "device": self.device, "experiment": self.experiment})[:-1]
+        head = {"schema": SCHEMA, "device": self.device, "experiment": self.experiment, "digest": self._head_digest()}
         parts = ("runs", self.runs), ("skipped", self.skipped), ("rows", self.rows)
-        return head + "".join(f',\n"{name}": [\n{lines(values)}\n]' for name, values in parts) + "}\n"
+        return json.dumps(head)[:-1] + "".join(f',\n"{name}": [\n{lines(rows)}\n]' for name, rows in parts) + "}\n"
+
+    def _head_digest(self) -> str:
+        return _digest({name: getattr(self, name) for name in ("device", "experiment", "runs", "skipped")})
 
     def save(self, root: Path) -> Path:
         """Write the record under `root`, whole or not at all, and return its path."""
@@ -126,6 +129,8 @@ def _examine(row: dict, runs: int, where: str) -> None:
     proof = row["check"]
     if not isinstance(proof, dict) or not {"max_error", "tolerance"} <= proof.keys():
         raise RecordError(f"{where} has no correctness check; a time without one is not kept")
+    if not all(isinstance(proof[key], (int, float)) for key in ("max_error", "tolerance")):
+        raise RecordError(f"{where} has a correctness check without numbers; measure it again")
     if not (math.isfinite(proof["max_error"]) and proof["max_error"] <= proof["tolerance"]):
         raise RecordError(f"{where} failed its correctness check: {proof['max_error']} > {proof['tolerance']}")
     if not (isinstance(row["run"], int) and 0 <= row["run"] < runs):
@@ -143,10 +148,23 @@ def read(path: Path) -> Record:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise RecordError(f"{path} has schema {found!r}, this version reads {SCHEMA}; measure again with this version")
-    try:
-        record = Record(data["device"], data["experiment"], data["runs"], data["rows"], data["skipped"])
-    except KeyError as missing:
-        raise RecordError(f"{path} lacks {missing}; delete it and measure again") from None
+    for key, kind in {
+        "device": str,
+        "experiment": str,
+        "digest": str,
+        "runs": list,
+        "skipped": list,
+        "rows": list,
+    }.items():
+        if not isinstance(data.get(key), kind):
+            raise RecordError(f"{path} lacks {key!r}, or it is no {kind.__name__}; delete it and measure again")
+    if not all(isinstance(each, dict) for key in ("runs", "skipped", "rows") for each in data[key]):
+        raise RecordError(f"{path} holds something else than rows and runs; delete it and measure again")
+    record = Record(data["device"], data["experiment"], data["runs"], data["rows"], data["skipped"])
+    if record._head_digest() != data["digest"]:
+        raise RecordError(f"{path}: its runs do not match their digest: they were damaged or edited; measure again")
+    if (record.device, record.experiment) != (path.parent.name, path.stem):
+        raise RecordError(f"{path} is the record {record.device}/{record.experiment}; move it back to its place")
     for row in record.rows:
         _examine(row, len(record.runs), str(path))
     return record

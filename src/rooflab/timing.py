@@ -17,6 +17,8 @@ from pathlib import Path
 # A median over fewer calls says little; more than this many add nothing that the spread does not show.
 MIN_SAMPLES, MAX_SAMPLES = 11, 201
 STABLE = 0.02
+# A CUDA stream takes about a thousand launches before it makes the host wait.
+QUEUE = 600
 
 
 class TimingError(RuntimeError):
@@ -92,13 +94,15 @@ def measure(
     cache: str = "cold",
     budget_s: float = 0.3,
     settle_s: float = 0.0,
+    launches: int = 1,
     cancelled: Callable[[], bool] = lambda: False,
     observe: Callable[[], dict] | None = None,
 ) -> tuple[dict[str, Timing], dict]:
     """Return the timing of each rival, taken in turn in one loop, and what `observe` saw while they ran.
 
     First all rivals run for `settle_s` and until their medians stand still; then each is timed once a round,
-    so that a clock that drifts meets all of them alike. `budget_s` is the GPU time to spend on each rival.
+    so that a clock that drifts meets all of them alike. `budget_s` is the GPU time to spend on each rival,
+    `launches` the kernels that one round of all of them queues.
     """
     import torch
 
@@ -107,14 +111,15 @@ def measure(
         raise TimingError(f"cache is {cache!r}; choose from cold, warm")
     flush = ColdCache() if cache == "cold" else (lambda: None)
     estimate_s, host_s = _warm_up(rivals, flush, budget_s, settle_s, cancelled)
+    # A full launch queue would block the host inside a call: no more kernels a chunk than it surely holds.
+    turns_at_once = int(max(1, min(16, QUEUE // (launches + 2 * len(rivals)))))
     rounds = int(min(MAX_SAMPLES, max(MIN_SAMPLES, budget_s / max(statistics.mean(estimate_s.values()), 1e-6))))
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     seen: list[dict] = []
-    # In chunks: thousands of queued kernels would block the host inside a launch.
-    for start in range(0, rounds, 16):
+    for start in range(0, rounds, turns_at_once):
         if cancelled():
             raise Cancelled
-        turns = min(16, rounds - start)
+        turns = min(turns_at_once, rounds - start)
         _hold(turns * host_s)
         pending = [(name, _between_events(call, flush)) for _ in range(turns) for name, call in rivals.items()]
         if observe:

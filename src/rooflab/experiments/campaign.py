@@ -14,7 +14,7 @@ from .base import Experiment, Gpu
 from .counters import dram_bytes
 from .suite import EXPERIMENTS, OPERANDS
 
-# Main memory's roof is asked only where a case is this many times larger than L2: below, reads may hit the cache.
+# Main memory's roof is asked only where a kernel moves this many times L2: below, its reads may hit the cache.
 BEYOND_L2 = 4
 
 
@@ -93,8 +93,6 @@ class Campaign:
             record.rows = [row for row in record.rows if row not in stale]
         planned = [case for each, case in self.plan if each.name == experiment.name]
         record.skipped = [skip for skip in record.skipped if skip["case"] not in planned]
-        if not record.runs or record.runs[-1] != self.run:
-            record.runs.append(self.run)
         return record
 
     def _skip(self, record, case, versions, reason: str) -> None:
@@ -128,18 +126,30 @@ class Campaign:
                 self._fail(record, case, (name,), error)
         if not calls:
             return
-        launches = {name: timing.count_launches(call.run) for name, call in calls.items()}
-        timings, observed = timing.measure(
-            {name: call.run for name, call in calls.items()},
-            cache=case.get("cache", experiment.cache),
-            budget_s=experiment.budget_s,
-            settle_s=experiment.settle_s,
-            cancelled=self.cancelled,
-            observe=provenance.observe,
-        )
+        try:
+            launches = {name: timing.count_launches(call.run) for name, call in calls.items()}
+            timings, observed = timing.measure(
+                {name: call.run for name, call in calls.items()},
+                cache=case.get("cache", experiment.cache),
+                budget_s=experiment.budget_s,
+                settle_s=experiment.settle_s,
+                launches=sum(launches.values()),
+                cancelled=self.cancelled,
+                observe=provenance.observe,
+            )
+        except (timing.Cancelled, MemoryError):
+            raise
+        except Exception as error:
+            if "out of memory" in str(error).lower():
+                raise
+            self._fail(record, case, tuple(calls), error)
+            return
         for name, call in calls.items():
             kernel = call.kernel and {"module": call.kernel, "hash": kernels.fingerprint(call.kernel)}
-            row = {"case": case, "version": name, "run": len(record.runs) - 1, "kernel": kernel}
+            # A run joins the record with its first row, so that rows kept from before never seem to be of it.
+            if self.run not in record.runs:
+                record.runs.append(self.run)
+            row = {"case": case, "version": name, "run": record.runs.index(self.run), "kernel": kernel}
             row |= timings[name].asdict() | {"launches": launches[name], "observed": observed}
             if self.counters and experiment.counted(case):
                 row["dram"] = dram_bytes(experiment.name, case, name)
@@ -161,6 +171,11 @@ class Campaign:
         self._skip(record, case, versions, f"failed: {type(error).__name__}: {first[0] if first else ''}{place}")
 
 
+def beyond_l2(demand: Demand, gpu: Gpu) -> bool:
+    """Return whether each kernel moves so much that L2 cannot hold what the one before left: then its roof holds."""
+    return demand.traffic["hbm"] / max(1, demand.launches) >= BEYOND_L2 * gpu.l2_bytes
+
+
 def refuse_above_roof(device: str, gpu: Gpu, demand: Demand, case: dict, time_s: float) -> None:
     """Raise RecordError for a time that the device's roofs on paper do not allow, with the likely cause."""
     known = hardware.devices().get(device)
@@ -168,12 +183,12 @@ def refuse_above_roof(device: str, gpu: Gpu, demand: Demand, case: dict, time_s:
     if known is None or dtype not in known.dtypes("tensor"):
         return  # no roof on paper to compare with
     for roof in Roofline.of(known, dtype).roofs:
-        if roof.kind == "memory" and demand.traffic.get(roof.key, 0) < BEYOND_L2 * gpu.l2_bytes:
+        if roof.kind == "memory" and not beyond_l2(demand, gpu):
             continue
         if time_s < (least_s := roof.time_s(demand)):
             cause = {
                 "memory": "the data came from a cache, was not all touched, or bytes were counted twice",
-                "compute": "work was left out, FLOPs were counted twice, or the peak on paper is of another SKU",
+                "compute": "work was left out, FLOPs were counted twice, or the clock exceeded that of the peak",
             }[roof.kind]
             raise records.RecordError(
                 f"{demand.title}: {time_s:.3g} s lies above the roof {roof}, which allows no less than "

@@ -18,7 +18,7 @@ from ..roofline import MEMORY, Bound, Roofline, RooflineError
 from ..units import si
 from ..widgets import Point, RooflineExplorer
 from .base import Experiment, Gpu
-from .campaign import BEYOND_L2, Campaign, is_stale, named
+from .campaign import Campaign, beyond_l2, is_stale, named
 from .results import BOOK_DEVICE, results
 
 # Two panels that measure at once would slow each other.
@@ -203,7 +203,7 @@ def paper_bound(campaign: Campaign, demand: Demand, case: dict) -> Bound | None:
         bound = Roofline.of(known, dtype).bound(demand)
     except RooflineError:
         return None
-    cached = demand.traffic["hbm"] < BEYOND_L2 * campaign.gpu.l2_bytes
+    cached = not beyond_l2(demand, campaign.gpu)
     return None if bound.roof.kind == MEMORY and cached else bound
 
 

@@ -75,9 +75,12 @@ class Results:
 
 
 def _origin(record: records.Record) -> str:
-    run = record.runs[-1]
-    versions = ", ".join(f"{name} {run['versions'][key]}" for name, key in _NAMES.items() if run["versions"].get(key))
-    return f"{run['gpu']}, {run['measured'][:10]}, {versions}"
+    """Return the GPU, date and versions of the runs that the record's rows name."""
+    said = {}
+    for run in (record.runs[row["run"]] for row in record.rows):
+        found = [f"{name} {run['versions'][key]}" for name, key in _NAMES.items() if run["versions"].get(key)]
+        said[", ".join([run["gpu"], run["measured"][:10], *found])] = None
+    return "; ".join(said)
 
 
 _NAMES = {"PyTorch": "torch", "Triton": "triton", "CUDA": "cuda"}
