@@ -9,7 +9,7 @@ import ipywidgets
 import pytest
 
 from rooflab import records, timing
-from rooflab.experiments import Campaign, EXPERIMENTS, panel
+from rooflab.experiments import EXPERIMENTS, Campaign, panel
 from rooflab.ledger import Demand
 from rooflab.records import RecordError
 from rooflab.widgets import RooflineExplorer, roofline_scenario

@@ -7,6 +7,7 @@ import unicodedata
 import numpy as np
 import pytest
 
+from rooflab import records
 from rooflab.hardware import device, devices
 from rooflab.roofline import Roofline, RooflineError
 from rooflab.units import si
@@ -262,3 +263,17 @@ def test_pictures(page_at, pictures, name, options):
     settle(page)
     box.screenshot(path=pictures / f"{name}.png")
     assert (pictures / f"{name}.png").stat().st_size > 10_000
+
+
+def test_measured_ratios_stand_beside_the_predicted_ones(page_at):
+    page = page_at("03-fusion-levels.html")
+    page.locator(".rooflab-chart").wait_for()
+    record = records.load("h200-sxm", "attention")
+    naive, fused = (record.select(version, L=4096)[0]["time_s"] for version in ("naive", "fused"))
+    said = page.locator(".rooflab-pairs").inner_text()
+    assert f"E to F: 3.32x (922.7 µs to 277.9 µs), measured {si(naive / fused, digits=3)}x" in said
+    assert page.locator(".rooflab-points polygon").count() == 6
+    page.get_by_label("Launch floor").select_option("eager")
+    settle(page)
+    assert page.locator(".rooflab-points polygon").count() == 0
+    assert "measured" not in page.locator(".rooflab-pairs").inner_text()

@@ -59,6 +59,7 @@ class Point:
     """One recorded measurement: intensity in FLOP/byte, rate in FLOP/s, and where it comes from.
 
     `when` names the slider values that it belongs to; it is shown only while the sliders stand there.
+    `dot` is the index of the scenario's dot that it measures, where there is one: pairs then compare measured times.
     """
 
     label: str
@@ -68,6 +69,7 @@ class Point:
     flop_per_s: float
     source: str
     when: dict[str, float] = field(default_factory=dict)
+    dot: int | None = None
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ def fusion_scenario() -> Scenario:
     )
 
 
+_FUSION_DOTS = [f"elementwise_{how}" for how in ("unfused", "fused")]
+_FUSION_DOTS += [f"norm_relu_add_{how}" for how in ("unfused", "fused")] + ["attention_naive", "attention_prefill"]
 # Which recorded version stands for which dot's workload, and which of its case's values the sliders must show.
 _FUSION = {
     "chain": ({"unfused": "elementwise_unfused", "fused": "elementwise_fused"}, {"n": "n", "k": "k"}),
@@ -101,6 +103,7 @@ def fusion_points(device: str, root: Path = records.BOOK) -> tuple[Point, ...]:
                     flop_per_s=demand.flop / row["time_s"],
                     source=f"GPU time, {run['measured'][:10]}, PyTorch {run['versions']['torch']}",
                     when={slider: row["case"][name] for name, slider in sliders.items()},
+                    dot=_FUSION_DOTS.index(workload),
                 )
             )
     return tuple(points)

@@ -330,9 +330,11 @@ function render({ model, el }) {
   }
 
   let drawnPoints = null;
+  let drawn = [];
   function drawPoints(state) {
+    // GPU times know no launch floor, so they are not drawn where one is.
     const shown = model.get("points").filter(
-      (each) => each.device === state.device && each.dtype === state.dtype && Object.entries(each.when).every(([name, value]) => state[name] === value),
+      (each) => state.launch === "none" && each.device === state.device && each.dtype === state.dtype && Object.entries(each.when).every(([name, value]) => state[name] === value),
     );
     const key = JSON.stringify(shown);
     if (key !== drawnPoints) {
@@ -346,6 +348,7 @@ function render({ model, el }) {
       }
     }
     const sources = [...new Set(shown.map((point) => point.source))];
+    drawn = shown;
     legend.textContent = ["Solid: roofs on paper.", measuredLines, shown.length ? `Diamonds: measured points (${sources.join("; ")}).` : ""].join(" ");
   }
 
@@ -398,7 +401,11 @@ function render({ model, el }) {
     const letter = (index) => String.fromCharCode(65 + index);
     pairs.textContent = scenario.pairs
       .filter(([from, to]) => !dots[from].problem && !dots[to].problem)
-      .map(([from, to]) => `${letter(from)} to ${letter(to)}: ${si(dots[from].time / dots[to].time)}x (${si(dots[from].time, "s")} to ${si(dots[to].time, "s")}).`)
+      .map(([from, to]) => {
+        const time = (index) => dots[index].flop / drawn.find((point) => point.dot === index && !point.label.startsWith("yours"))?.flop_per_s;
+        const measured = time(from) / time(to);
+        return `${letter(from)} to ${letter(to)}: ${si(dots[from].time / dots[to].time)}x (${si(dots[from].time, "s")} to ${si(dots[to].time, "s")})${measured ? `, measured ${si(measured, "", 3)}x` : ""}.`;
+      })
       .join(" ");
     const line = (symbol, name, value, unit) =>
       `<div><math><mi>${symbol}</mi><mo>=</mo>${plainMath(FORMULAS[name].math)}<mo>=</mo>${substituted(FORMULAS[name].math, dot.values)}</math> <span>= ${si(value, unit)}</span></div>`;
