@@ -136,11 +136,14 @@ def test_roofs_are_asked_only_where_they_hold():
 def test_sizes_scale_to_the_memory_of_the_card():
     small = Gpu(memory_bytes=8 * 10**9, l2_bytes=2**22, capability=86)
     for experiment in EXPERIMENTS.values():
-        if experiment.name in ("bandwidth", "gemm", "latency", "chain", "attention"):
+        if experiment.name != "softmax":
             few, many = len(list(experiment.cases(small, False))), len(list(experiment.cases(H200, False)))
             assert 0 < few <= many
         quick = list(experiment.cases(H200, True))
         assert 0 < len(quick) <= len(list(experiment.cases(H200, False)))
+    elements = [case["rows"] * case["columns"] for case in EXPERIMENTS["softmax"].cases(small, False)]
+    assert max(elements) < 2**28 and max(elements) * 64 <= small.memory_bytes
+    assert max(case["rows"] for case in EXPERIMENTS["norm"].cases(small, False)) < 65536
     assert len(list(EXPERIMENTS["bandwidth"].cases(small, False))) < len(
         list(EXPERIMENTS["bandwidth"].cases(H200, False))
     )

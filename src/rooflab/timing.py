@@ -31,7 +31,7 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one call takes: GPU time between events (median, 20th and 80th percentile), and host wall time.
+    """How long one call takes: GPU time between events and host wall time, medians with 20th and 80th percentiles.
 
     `cache` is "cold" when L2 was filled with other data before each call, outside the timed region, else "warm".
     `wall_s` is the time per call when calls follow one another: launch-bound work is bound there.
@@ -43,6 +43,8 @@ class Timing:
     wall_s: float
     samples: int
     cache: str
+    wall_p20_s: float | None = None
+    wall_p80_s: float | None = None
 
     def asdict(self) -> dict:
         """Return the fields as a dictionary with six significant digits, for a record."""
@@ -131,7 +133,9 @@ def measure(
     timings = {}
     for name, times in samples.items():
         low, *_, high = statistics.quantiles(times, n=5)
-        timings[name] = Timing(statistics.median(times), low, high, walls[name], len(times), cache)
+        wall_low, *_, wall_high = statistics.quantiles(walls[name], n=5)
+        wall = statistics.median(walls[name])
+        timings[name] = Timing(statistics.median(times), low, high, wall, len(times), cache, wall_low, wall_high)
     return timings, _middle(seen)
 
 
@@ -180,12 +184,12 @@ def _warm_up(rivals, flush, budget_s, settle_s, cancelled) -> tuple[dict[str, fl
         before = now
 
 
-def _wall_times(rivals, estimate_s, budget_s) -> dict[str, float]:
-    """Return the host time per call, with calls back to back and one synchronisation at the end."""
+def _wall_times(rivals, estimate_s, budget_s) -> dict[str, list[float]]:
+    """Return seven host times per call, each with calls back to back and one synchronisation at the end."""
     import torch
 
     walls: dict[str, list[float]] = {name: [] for name in rivals}
-    for _ in range(5):
+    for _ in range(7):
         for name, call in rivals.items():
             repeats = int(min(100, max(3, 0.2 * budget_s / max(estimate_s[name], 1e-6))))
             torch.cuda.synchronize()
@@ -194,7 +198,7 @@ def _wall_times(rivals, estimate_s, budget_s) -> dict[str, float]:
                 call()
             torch.cuda.synchronize()
             walls[name].append((time.perf_counter() - begin) / repeats)
-    return {name: statistics.median(times) for name, times in walls.items()}
+    return walls
 
 
 def _middle(seen: list[dict]) -> dict:

@@ -10,6 +10,8 @@ from .base import Call, Experiment, Gpu
 SEED = 0
 OPERANDS = f"standard normal, seed {SEED}"
 MIB = 2**20
+# The proof of an element needs it in float64 several times over, beside the operands and the results.
+PROOF_BYTES = 64
 
 
 def _normal(*shape, dtype="bf16", seed=SEED):
@@ -308,7 +310,8 @@ def _chain(case: dict, versions):
 
 def _norm_cases(gpu: Gpu, quick: bool):
     for rows in (1, 4096) if quick else (1, 16, 256, 1024, 4096, 16384, 65536):
-        yield {"dtype": "bf16", "rows": rows, "columns": 4096}
+        if rows * 4096 * PROOF_BYTES <= gpu.memory_bytes:
+            yield {"dtype": "bf16", "rows": rows, "columns": 4096}
 
 
 def _norm_demand(case: dict, version: str) -> Demand:
@@ -367,6 +370,8 @@ def _norm(case: dict, versions):
 
 def _softmax_cases(gpu: Gpu, quick: bool):
     elements = 2**26 if quick else 2**28
+    while elements * PROOF_BYTES > gpu.memory_bytes:
+        elements //= 2
     for columns in (1024,) if quick else (256, 1024, 4096, 16384, 32768):
         yield {"dtype": "bf16", "rows": elements // columns, "columns": columns}
 

@@ -239,12 +239,14 @@ function render({ model, el }) {
   const [x0, x1] = scenario.x_range.map(Math.log10);
   const [y0, y1] = scenario.y_range.map(Math.log10);
   const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+  // A narrow chart has no room for the names of its roofs; the table under it has them.
+  const named = (roof, unit) => (BOX === NARROW ? si(roof.rate, unit) : `${roof.label}, ${si(roof.rate, unit)}`);
   const x = (value) => BOX.left + ((clamp(Math.log10(value), x0, x1) - x0) / (x1 - x0)) * (BOX.width - BOX.left - BOX.right);
   const y = (value) => BOX.height - BOX.bottom - ((clamp(Math.log10(value), y0, y1) - y0) / (y1 - y0)) * (BOX.height - BOX.top - BOX.bottom);
   const grid = node("g", { class: "rooflab-grid" });
   for (let e = Math.ceil(x0); e <= x1; e++) {
     grid.append(node("line", { x1: x(10 ** e), x2: x(10 ** e), y1: BOX.top, y2: BOX.height - BOX.bottom }));
-    grid.append(node("text", { x: x(10 ** e), y: BOX.height - BOX.bottom + 17, "text-anchor": "middle" }, si(Number((10 ** e).toPrecision(1)))));
+    grid.append(node("text", { x: x(10 ** e), y: BOX.height - BOX.bottom + 17, "text-anchor": x(10 ** e) > BOX.width - 30 ? "end" : "middle" }, si(Number((10 ** e).toPrecision(1)))));
   }
   for (let e = Math.ceil(y0); e <= y1; e++) {
     grid.append(node("line", { x1: BOX.left, x2: BOX.width - BOX.right, y1: y(10 ** e), y2: y(10 ** e) }));
@@ -308,7 +310,7 @@ function render({ model, el }) {
       const feeds = memory.filter((each) => each.basis === roof.basis).map((each) => each.rate);
       const start = Math.max(edge[0], FORMULAS.ridge.call(roof.rate, Math.max(...feeds)));
       roofLayer.append(node("path", { class: `rooflab-roof rooflab-${roof.basis}`, d: `M${x(start)} ${y(roof.rate)}H${x(edge[1])}` }));
-      if (roof.basis === "paper") roofLayer.append(node("text", { x: BOX.width - BOX.right - 4, y: y(roof.rate) - 5, "text-anchor": "end" }, `${roof.label}, ${si(roof.rate, "FLOP/s")}`));
+      if (roof.basis === "paper") roofLayer.append(node("text", { x: BOX.width - BOX.right - 4, y: y(roof.rate) - 5, "text-anchor": "end" }, named(roof, "FLOP/s")));
     }
     for (const roof of memory) {
       const limits = compute.filter((each) => each.basis === roof.basis).map((each) => each.rate);
@@ -322,7 +324,7 @@ function render({ model, el }) {
         const middle = start * 4;
         const slope = (-Math.atan2(y(roof.rate * middle) - y(roof.rate * middle * 10), x(middle * 10) - x(middle)) * 180) / Math.PI;
         const spot = `translate(${x(start) + 4} ${y(roof.rate * start) - 14}) rotate(${slope})`;
-        roofLayer.append(node("text", { transform: spot, "text-anchor": "start" }, `${roof.label}, ${si(roof.rate, "B/s")}`));
+        roofLayer.append(node("text", { transform: spot, "text-anchor": "start" }, named(roof, "B/s")));
       }
     }
     const measured = [...compute, ...memory].some((roof) => roof.basis === "measured");
