@@ -133,6 +133,17 @@ def test_roofs_are_asked_only_where_they_hold():
     refuse_above_roof("h200-sxm", H200, Demand("x", {"tensor": 2e12}, {"hbm": 1}), {"dtype": "fp8"}, 1.1e-3)
 
 
+def test_the_roof_is_sharp():
+    """One per cent above is refused, one per cent below is kept: 48 GB at 4.8 TB/s take 10 ms."""
+    moved = Demand("copy", {"vector": 0}, {"hbm": 48e9})
+    refuse_above_roof("h200-sxm", H200, moved, {}, 0.0101)
+    with pytest.raises(RecordError, match="allows no less than 0.01 s"):
+        refuse_above_roof("h200-sxm", H200, moved, {}, 0.0099)
+    # Eight kernels that each move less than four times L2 may meet what the one before left in the cache.
+    small = Demand("chain", {"vector": 0}, {"hbm": 8 * 67e6}, 8)
+    refuse_above_roof("h200-sxm", H200, small, {}, 100e-6)
+
+
 def test_sizes_scale_to_the_memory_of_the_card():
     small = Gpu(memory_bytes=8 * 10**9, l2_bytes=2**22, capability=86)
     for experiment in EXPERIMENTS.values():
