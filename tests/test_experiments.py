@@ -63,8 +63,16 @@ def test_an_interrupt_loses_nothing_and_the_next_run_goes_on(fake, tmp_path):
     assert [n for n, _ in fake.prepared] == [1, 2, 2, 3]
 
 
-def test_out_of_memory_is_a_skip_and_the_rest_goes_on(fake, tmp_path):
-    fake.fail[2] = torch.cuda.OutOfMemoryError("CUDA out of memory")
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.cuda.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED: out of memory"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_is_a_skip_and_the_rest_goes_on(fake, tmp_path, error):
+    fake.fail[2] = error
     campaign, said, record = run(fake.experiment(), tmp_path)
     assert {row["case"]["n"] for row in record.rows} == {1, 3}
     assert record.skipped == [{"case": {"n": 2}, "versions": ["eager", "fused"], "reason": "out of memory"}]
@@ -107,7 +115,7 @@ def test_rows_of_another_kernel_are_stale_and_measured_again(fake, tmp_path, mon
     _, _, record = run(fake.experiment(prepare=prepare), tmp_path)
     module.require_fresh(record)
     monkeypatch.setattr(kernels, "fingerprint", lambda name: "another")
-    with pytest.raises(StaleRecord, match="measured with another elementwise; run: rooflab measure chain"):
+    with pytest.raises(StaleRecord, match="measured with another elementwise; run: rooflab measure chain --out"):
         module.require_fresh(record)
     _, said, record = run(fake.experiment(prepare=prepare), tmp_path)
     assert "6 rows are of an older kernel" in said[0] and len(record.rows) == 6

@@ -57,7 +57,10 @@ def test_one_row_means_one():
 
 def test_a_stale_record_is_not_shown(monkeypatch):
     monkeypatch.setattr(kernels, "fingerprint", lambda module: "another")
-    with pytest.raises(StaleRecord, match="measured with another layernorm; run: rooflab measure norm"):
+    with pytest.raises(
+        StaleRecord,
+        match="measured with another layernorm; run: rooflab measure norm --out src/rooflab/data/measurements",
+    ):
         results("norm")
 
 
@@ -73,3 +76,16 @@ def test_a_built_site_shows_nobodys_own_records(nobody_measured, monkeypatch):
     monkeypatch.setattr(timing, "has_gpu", lambda: True)
     assert results("chain").own is None and not results("chain").live
     assert not any(point.label.startswith("yours") for point in fusion_scenario().points)
+
+
+def test_ones_own_stale_record_is_named_and_not_shown(nobody_measured):
+    record = mine(nobody_measured, "chain")
+    old = Record("my-gpu", "chain", record.runs)
+    for row in record.rows:
+        old.append({k: v for k, v in row.items() if k != "digest"} | {"kernel": {"module": "elementwise", "hash": "0"}})
+    old.save(nobody_measured)
+    shown = results("chain")
+    assert shown.own is None
+    assert shown.banner().endswith(
+        "Yours is not shown: my-gpu/chain was measured with another elementwise; run: rooflab measure chain"
+    )

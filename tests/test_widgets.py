@@ -109,6 +109,10 @@ def test_scenarios_that_do_not_fit_together_raise(build, said):
 def test_a_scenario_takes_a_readers_own_devices():
     from rooflab.hardware import Device
 
-    mine = Device.simple("mine", "Mine", peaks={"bf16": "100 TFLOP/s"}, hbm="1 TB/s", source="a", date="2026")
+    mine = Device.simple(
+        "mine", "Mine", peaks={"bf16": "100 TFLOP/s", "fp32": "9 TFLOP/s"}, hbm="1 TB/s", source="a", date="2026"
+    )
     explorer = RooflineExplorer(Scenario("x", "x", (GEMV,), (N,), device="mine", devices=(mine,)))
-    assert explorer.bounds()[0].roof.rate == 1e12 if mine.dtypes("vector") else True
+    assert explorer.bounds()[0].roof.rate == 1e12
+    with pytest.raises(traitlets.TraitError, match="unknown device 'h100-sxm'; choose from mine"):
+        explorer.device = "h100-sxm"

@@ -39,6 +39,10 @@ def device_id(gpu_name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", gpu_name.lower()).strip("-")
 
 
+class OutOfMemory(Exception):
+    """Raised inside a campaign when a case does not fit on the card."""
+
+
 class Campaign:
     """Runs cases one by one; each finished case is on disk before the next begins.
 
@@ -78,8 +82,9 @@ class Campaign:
                 record = self._open(experiment)
             try:
                 self._case(experiment, case, record)
-            except torch.cuda.OutOfMemoryError:
-                self._skip(record, case, experiment.versions, "out of memory")
+            except OutOfMemory:
+                missing = [name for name in experiment.versions if not record.has(case, name)]
+                self._skip(record, case, missing, "out of memory")
             torch.cuda.empty_cache()
             record.save(self.root)
             yield experiment.name, case
@@ -106,44 +111,15 @@ class Campaign:
         if reason := experiment.needs(self.gpu, case):
             self._skip(record, case, missing, reason)
             return
-        try:
-            calls = experiment.prepare(case, missing)
-        except (timing.Cancelled, KeyboardInterrupt, MemoryError):
-            raise
-        except Exception as error:
-            if "out of memory" in str(error).lower():
-                raise
-            self._fail(record, case, missing, error)
-            return
-        proofs = {}
-        for name in list(calls):
-            try:
-                proofs[name] = calls[name].prove()
-            except Exception as error:
-                if "out of memory" in str(error).lower():
-                    raise
-                del calls[name]
-                self._fail(record, case, (name,), error)
+        calls = self._attempt(record, case, missing, lambda: experiment.prepare(case, missing))
+        proofs = {name: self._attempt(record, case, (name,), call.prove) for name, call in (calls or {}).items()}
+        calls = {name: call for name, call in (calls or {}).items() if proofs[name]}
         if not calls:
             return
-        try:
-            launches = {name: timing.count_launches(call.run) for name, call in calls.items()}
-            timings, observed = timing.measure(
-                {name: call.run for name, call in calls.items()},
-                cache=case.get("cache", experiment.cache),
-                budget_s=experiment.budget_s,
-                settle_s=experiment.settle_s,
-                launches=sum(launches.values()),
-                cancelled=self.cancelled,
-                observe=provenance.observe,
-            )
-        except (timing.Cancelled, MemoryError):
-            raise
-        except Exception as error:
-            if "out of memory" in str(error).lower():
-                raise
-            self._fail(record, case, tuple(calls), error)
+        measured = self._attempt(record, case, tuple(calls), lambda: self._time(experiment, case, calls))
+        if not measured:
             return
+        launches, timings, observed = measured
         for name, call in calls.items():
             kernel = call.kernel and {"module": call.kernel, "hash": kernels.fingerprint(call.kernel)}
             # A run joins the record with its first row, so that rows kept from before never seem to be of it.
@@ -162,6 +138,33 @@ class Campaign:
                 self.rows.append(record.rows[-1])
             except records.RecordError as error:
                 self._fail(record, case, (name,), error)
+
+    def _time(self, experiment: Experiment, case: dict, calls: dict) -> tuple[dict, dict, dict]:
+        """Return the launches and the timing of each call, and what was observed meanwhile."""
+        launches = {name: timing.count_launches(call.run) for name, call in calls.items()}
+        timings, observed = timing.measure(
+            {name: call.run for name, call in calls.items()},
+            cache=case.get("cache", experiment.cache),
+            budget_s=experiment.budget_s,
+            settle_s=experiment.settle_s,
+            launches=sum(launches.values()),
+            cancelled=self.cancelled,
+            observe=provenance.observe,
+        )
+        return launches, timings, observed
+
+    def _attempt(self, record, case, versions, step: Callable[[], object]):
+        """Return what `step` returns, or None after noting why it failed; running out of memory ends the case."""
+        try:
+            return step()
+        except (timing.Cancelled, OutOfMemory):
+            raise
+        except Exception as error:
+            # torch, cuBLAS and Triton each have an error of their own for it.
+            if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+                raise OutOfMemory from error
+            self._fail(record, case, versions, error)
+            return None
 
     def _fail(self, record, case, versions, error: Exception) -> None:
         self.failed += 1
@@ -202,12 +205,13 @@ def is_stale(row: dict) -> bool:
     return bool(kernel) and kernels.fingerprint(kernel["module"]) != kernel["hash"]
 
 
-def require_fresh(record: records.Record) -> records.Record:
-    """Return `record`, or raise StaleRecord with the command that measures it again."""
+def require_fresh(record: records.Record, root: Path = records.BOOK) -> records.Record:
+    """Return `record`, or raise StaleRecord with the command that measures it again under `root`."""
     stale = sorted({row["kernel"]["module"] for row in record.rows if is_stale(row)})
     if stale:
+        out = " --out src/rooflab/data/measurements" if root == records.BOOK else ""
         raise records.StaleRecord(
             f"{record.device}/{record.experiment} was measured with another {', '.join(stale)}; "
-            f"run: rooflab measure {record.experiment}"
+            f"run: rooflab measure {record.experiment}{out}"
         )
     return record

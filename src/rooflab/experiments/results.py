@@ -20,7 +20,8 @@ class Results:
 
     book: records.Record
     own: records.Record | None
-    live: bool
+    live: bool = False
+    note: str = ""
 
     def __repr__(self) -> str:
         return self.banner()
@@ -71,7 +72,7 @@ class Results:
         text = f"{self.book.experiment}: replayed from a record. {_origin(self.book)}"
         if self.own:
             text += f". Beside it, {'measured here' if self.live else 'your record'}: {_origin(self.own)}"
-        return text
+        return text + (f". {self.note}" if self.note else "")
 
 
 def _origin(record: records.Record) -> str:
@@ -95,13 +96,17 @@ def results(experiment: str, *, quick: bool = True) -> Results:
     (chosen,) = named([experiment])
     book = require_fresh(records.load(BOOK_DEVICE, experiment))
     if len(records.shown_roots()) == 1:
-        return Results(book, None, False)
+        return Results(book, None)
     if timing.has_gpu():
         campaign = Campaign([chosen], root=records.own_root(), quick=quick)
         for _ in campaign.steps():
             pass
-        return Results(book, records.find(campaign.device, experiment, records.own_root()), True)
+        return Results(book, records.find(campaign.device, experiment, records.own_root()), live=True)
+    note = ""
     for device in records.devices_with_records(records.own_root()):
         if own := records.find(device, experiment, records.own_root()):
-            return Results(book, own, False)
-    return Results(book, None, False)
+            try:
+                return Results(book, require_fresh(own, records.own_root()))
+            except records.StaleRecord as stale:
+                note = f"Yours is not shown: {stale}"  # without a GPU the reader cannot mend it here
+    return Results(book, None, note=note)
