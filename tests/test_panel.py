@@ -61,8 +61,9 @@ def test_fields_that_vary_together_share_a_control(fake):
     assert list(panel("gemm").fields) == [("dtype",), ("M", "N", "K")]
     latency = panel(EXPERIMENTS["latency"]).fields["bytes", "cache"]
     assert ("262,144 · warm", (2**18, "warm")) in latency.options
-    chain = panel("chain")
-    assert list(chain.fields) == [("n",), ("k",)] and "dtype = bf16" in chain.children[0].value
+    assert list(panel("chain").fields) == [("dtype",), ("n",), ("k",)]
+    attention = panel("attention")
+    assert list(attention.fields) == [("L",)] and "dtype = bf16" in attention.children[0].value
     assert list(panel("launch").fields) == []
 
 

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     measure = commands.add_parser("measure", help="time experiments on this machine's GPU and keep the rows")
     measure.add_argument("experiment", nargs="*", help="names from `rooflab list`; all of them if none is given")
     measure.add_argument("--quick", action="store_true", help="a few cases of each, in about a minute")
-    measure.add_argument("--counters", action="store_true", help="also count main-memory bytes with ncu, if permitted")
+    measure.add_argument("--counters", action="store_true", help="also read the GPU's counters with ncu, if permitted")
     measure.add_argument("--out", type=Path, help="folder of the records (default: your own, see `rooflab list`)")
     commands.add_parser("list", help="the experiments, and the records that are there")
     show = commands.add_parser("show", help="the rows of one record")

@@ -46,7 +46,7 @@ class Experiment:
     `demand(case, version)` is the ledger's count, for the roofs and for pages without a GPU.
     `cache` says what the rows are: "cold" (L2 filled with other data before each call) or "warm"; a case may say so.
     `settle_s` is the least time to run before timing: a card that draws much power lowers its clock only then.
-    `counted(case)` says whether its main-memory bytes are counted when that is asked for and permitted.
+    `counted(case)` says whether the GPU's own counters are read when that is asked for and permitted.
     `needs(gpu, case)` returns why a case cannot run here, or "".
     """
 

@@ -11,7 +11,7 @@ from .. import hardware, kernels, provenance, records, timing
 from ..ledger import Demand
 from ..roofline import Roofline
 from .base import Experiment, Gpu
-from .counters import dram_bytes
+from .counters import count
 from .suite import EXPERIMENTS, OPERANDS
 
 # Main memory's roof is asked only where a kernel moves this many times L2: below, its reads may hit the cache.
@@ -120,6 +120,7 @@ class Campaign:
         if not measured:
             return
         launches, timings, observed = measured
+        counted = count(experiment.name, case, calls) if self.counters and experiment.counted(case) else {}
         for name, call in calls.items():
             kernel = call.kernel and {"module": call.kernel, "hash": kernels.fingerprint(call.kernel)}
             # A run joins the record with its first row, so that rows kept from before never seem to be of it.
@@ -127,8 +128,8 @@ class Campaign:
                 record.runs.append(self.run)
             row = {"case": case, "version": name, "run": record.runs.index(self.run), "kernel": kernel}
             row |= timings[name].asdict() | {"launches": launches[name], "observed": observed}
-            if self.counters and experiment.counted(case):
-                row["dram"] = dram_bytes(experiment.name, case, name)
+            if name in counted:
+                row["counted"] = counted[name]
             row["check"] = {"max_error": proofs[name].max_error, "tolerance": proofs[name].tolerance}
             try:
                 refuse_above_roof(self.device, self.gpu, experiment.demand(case, name), case, timings[name].time_s)

@@ -1,4 +1,4 @@
-"""Main-memory bytes of one call, counted by the GPU through Nsight Compute; optional, as many clouds forbid it.
+"""What the GPU itself counts of a call, through Nsight Compute; optional, as many clouds forbid it.
 
 The profiler empties the caches before each kernel. So what a kernel leaves in L2 for the next is not seen, and what it
 has written but not yet sent to memory when it ends is not counted.
@@ -12,59 +12,89 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 
-METRICS = {"dram__bytes_read.sum": "read_bytes", "dram__bytes_write.sum": "write_bytes"}
-_SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+_TIME = {"nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1.0, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+_SHARE = {"%": 0.01}
+METRICS = {
+    "gpu__time_duration.sum": ("time_s", _TIME),
+    "dram__bytes_read.sum": ("read_bytes", _BYTES),
+    "dram__bytes_write.sum": ("write_bytes", _BYTES),
+    # Of the issue slots: each of an SM's four schedulers can start one warp instruction per clock.
+    "sm__issue_active.avg.pct_of_peak_sustained_elapsed": ("issue_share", _SHARE),
+    # Of the warps that an SM can hold.
+    "sm__warps_active.avg.pct_of_peak_sustained_active": ("warp_share", _SHARE),
+    "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed": ("tensor_share", _SHARE),
+}
+MARK = "add_one_kernel"  # runs before each version, so that the table can be cut
 
 
-def dram_bytes(experiment: str, case: dict, version: str) -> dict:
-    """Return {"read_bytes", "write_bytes", "kernels"} of one call, or {"reason"} why nothing was counted."""
+def count(experiment: str, case: dict, versions: Iterable[str]) -> dict[str, list[dict] | dict]:
+    """Return for each version its kernels in order, with METRICS each, or {"reason"} why nothing was counted."""
+    versions = list(versions)
     if shutil.which("ncu") is None:
-        return {"reason": "no ncu on this machine"}
+        return dict.fromkeys(versions, {"reason": "no ncu on this machine"})
     command = ["ncu", "--csv", "--metrics", ",".join(METRICS), "--clock-control", "none", "--profile-from-start", "off"]
-    command += [sys.executable, "-m", __name__, experiment, json.dumps(case), version]
+    command += [sys.executable, "-m", __name__, experiment, json.dumps(case), *versions]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     except subprocess.TimeoutExpired:
-        return {"reason": "ncu took more than 180 s"}
+        return dict.fromkeys(versions, {"reason": "ncu took more than 180 s"})
     lines = done.stdout.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         said = [line for line in lines + done.stderr.splitlines() if "ERR" in line or "Error" in line]
-        return {"reason": said[0].strip("= ") if said else "ncu printed no counters"}
-    return read_csv("\n".join(lines[start:]))
+        return dict.fromkeys(versions, {"reason": said[0].strip("= ") if said else "ncu printed no counters"})
+    found = read_csv("\n".join(lines[start:]))
+    if len(found) != len(versions):
+        return dict.fromkeys(versions, {"reason": f"ncu saw {len(found)} of {len(versions)} versions"})
+    return dict(zip(versions, found, strict=True))
 
 
-def read_csv(text: str) -> dict:
-    """Return the summed counters of ncu's table.
+def read_csv(text: str) -> list[list[dict]]:
+    """Return the kernels of each version in ncu's table, a version after each mark.
 
     >>> head = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
-    >>> read_csv(head + '\\n"0","f","dram__bytes_read.sum","Mbyte","1,5.5"'.replace("1,5.5", "15.5"))
-    {'read_bytes': 15500000.0, 'write_bytes': 0.0, 'kernels': 1}
+    >>> read_csv(head + '\\n"0","add_one_kernel","x","byte","1"\\n"1","f","dram__bytes_read.sum","Mbyte","1,015.5"')
+    [[{'kernel': 'f', 'read_bytes': 1015500000.0}]]
     """
-    total, kernels = dict.fromkeys(METRICS.values(), 0.0), set()
+    versions: list[list[dict]] = []
+    last = None
     for row in csv.DictReader(io.StringIO(text)):
-        if name := METRICS.get(row["Metric Name"]):
-            total[name] += float(row["Metric Value"].replace(",", "")) * _SCALE[row["Metric Unit"]]
-            kernels.add(row["ID"])
-    return total | {"kernels": len(kernels)}
+        if row["ID"] != last:
+            last = row["ID"]
+            if MARK in row["Kernel Name"]:
+                versions.append([])
+            else:
+                versions[-1].append({"kernel": row["Kernel Name"].split("(")[0].split("<")[0].removeprefix("void ")})
+        if MARK not in row["Kernel Name"] and row["Metric Name"] in METRICS:
+            name, scale = METRICS[row["Metric Name"]]
+            value = float(row["Metric Value"].replace(",", "")) * scale[row["Metric Unit"]]
+            versions[-1][-1][name] = float(f"{value:.6g}")
+    return versions
 
 
-def _once(experiment: str, case: dict, version: str) -> None:
-    """Run one call between profiler marks."""
+def _once(experiment: str, case: dict, versions: list[str]) -> None:
+    """Run one call of each version between profiler marks."""
     import torch
 
+    from ..kernels import streams
     from .suite import EXPERIMENTS
 
-    call = EXPERIMENTS[experiment].prepare(case, (version,))[version]
-    for _ in range(3):
+    mark = torch.zeros(1, device="cuda")
+    for version in versions:
+        call = EXPERIMENTS[experiment].prepare(case, (version,))[version]
+        for _ in range(3):
+            call.run()
+        streams.add_one(mark)
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        streams.add_one(mark)
         call.run()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    call.run()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
 
 
 if __name__ == "__main__":
-    _once(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])
+    _once(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:])

@@ -273,10 +273,11 @@ def _launch(case: dict, versions):
 
 
 def _chain_cases(gpu: Gpu, quick: bool):
-    for n in (2**16, 2**26) if quick else (2**14, 2**18, 2**22, 2**24, 2**26, 2**28):
-        for k in (4,) if quick else (1, 2, 4, 8):
-            if 4 * n * 2 <= gpu.memory_bytes // 4:
-                yield {"dtype": "bf16", "n": n, "k": k}
+    for dtype in ("bf16",) if quick else ("bf16", "fp16"):
+        for n in (2**16, 2**26) if quick else (2**14, 2**18, 2**22, 2**24, 2**26, 2**28):
+            for k in (4,) if quick else (1, 2, 4, 8):
+                if 4 * n * DTYPE_BYTES[dtype] <= gpu.memory_bytes // 4:
+                    yield {"dtype": dtype, "n": n, "k": k}
 
 
 def _chain_demand(case: dict, version: str) -> Demand:
@@ -309,9 +310,11 @@ def _chain(case: dict, versions):
 
 
 def _norm_cases(gpu: Gpu, quick: bool):
-    for rows in (1, 4096) if quick else (1, 16, 256, 1024, 4096, 16384, 65536):
-        if rows * 4096 * PROOF_BYTES <= gpu.memory_bytes:
-            yield {"dtype": "bf16", "rows": rows, "columns": 4096}
+    # The same rows in fp32: twice the bytes, about the same instructions.
+    for dtype, sizes in {"bf16": (1, 16, 256, 1024, 4096, 16384, 65536), "fp32": (65536,)}.items():
+        for rows in (1, 4096) if quick else sizes:
+            if rows * 4096 * PROOF_BYTES <= gpu.memory_bytes and not (quick and dtype == "fp32"):
+                yield {"dtype": dtype, "rows": rows, "columns": 4096}
 
 
 def _norm_demand(case: dict, version: str) -> Demand:
@@ -374,6 +377,9 @@ def _softmax_cases(gpu: Gpu, quick: bool):
         elements //= 2
     for columns in (1024,) if quick else (256, 1024, 4096, 16384, 32768):
         yield {"dtype": "bf16", "rows": elements // columns, "columns": columns}
+    # The same rows in fp32: twice the bytes, about the same instructions.
+    for columns in () if quick else (1024, 4096):
+        yield {"dtype": "fp32", "rows": elements // columns, "columns": columns}
 
 
 def _softmax_demand(case: dict, version: str) -> Demand:
@@ -563,7 +569,7 @@ EXPERIMENTS = {
             cases=_norm_cases,
             prepare=_norm,
             demand=_norm_demand,
-            counted=lambda case: case["rows"] == 65536,
+            counted=lambda case: case["rows"] >= 16384,
             budget_s=0.1,
         ),
         Experiment(
@@ -573,7 +579,7 @@ EXPERIMENTS = {
             cases=_softmax_cases,
             prepare=_softmax,
             demand=_softmax_demand,
-            counted=lambda case: case["columns"] in (4096, 32768),
+            counted=lambda case: True,
             budget_s=0.1,
         ),
         Experiment(
@@ -592,7 +598,7 @@ EXPERIMENTS = {
             cases=_attention_cases,
             prepare=_attention,
             demand=_attention_demand,
-            counted=lambda case: case["L"] == 4096,
+            counted=lambda case: case["L"] in (4096, 8192),
         ),
     )
 }
