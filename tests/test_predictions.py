@@ -1,93 +1,177 @@
 """The ledger predicts the records: bytes over measured copy bandwidth, within 15 %, or a cause that is tested here."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from rooflab import records
-from rooflab.experiments import EXPERIMENTS
-from rooflab.roofline import ceilings
+from rooflab.experiments import EXPERIMENTS, causes, counters, dram_bytes
+from rooflab.hardware import device
+from rooflab.ledger import Demand
+from rooflab.records import RecordError
+from rooflab.roofline import COMPUTE, Roofline, ceilings
 
 COPY = ceilings("h200-sxm")["copy"].rate
 L2 = 63e6
-# Versions whose kernels are all memory-bound and read each input once.
-PREDICTED = {
-    "chain": {"eager", "unfused", "fused", "compiled"},
-    "norm": {"fused_row", "fused_persistent", "fused_graph"},
-    "softmax": {"on_chip"},
-}
+MEASURED = Roofline.of(device("h200-sxm"), "bf16", measured=True)
+SECOND = Path(__file__).parent / "data" / "second-campaign"
 
 
 def rows(experiment):
     return records.load("h200-sxm", experiment).rows
 
 
-def beyond_l2(experiment, row):
-    demand = EXPERIMENTS[experiment].demand(row["case"], row["version"])
-    return demand.traffic["hbm"] / demand.launches >= 4 * L2
-
-
-@pytest.mark.parametrize("experiment", PREDICTED)
-def test_memory_bound_rows_are_predicted_within_15_percent(experiment):
-    seen = 0
-    for row in rows(experiment):
-        if row["version"] in PREDICTED[experiment] and beyond_l2(experiment, row):
-            moved = EXPERIMENTS[experiment].demand(row["case"], row["version"]).traffic["hbm"]
-            assert row["time_s"] == pytest.approx(moved / COPY, rel=0.15), row["case"]
-            seen += 1
-    assert seen >= 5
-
-
-def counted(experiment, version, **case):
+def one(experiment, version, **case):
     (row,) = records.load("h200-sxm", experiment).select(version, **case)
-    return row["dram"]["read_bytes"] + row["dram"]["write_bytes"], row
+    return row
+
+
+def memory_bound_beyond_l2(experiment, row):
+    """Say whether main memory binds the row, and each of its kernels moves too much for L2 to help."""
+    demand = EXPERIMENTS[experiment].demand(row["case"], row["version"])
+    work = {unit: amount for unit, amount in demand.work.items() if unit in ("tensor", "vector")} or {"vector": 0}
+    bound = MEASURED.bound(Demand(demand.title, work, {"hbm": demand.traffic["hbm"]}))
+    return demand.traffic["hbm"] / demand.launches >= 4 * L2 and bound.roof.kind != COMPUTE
+
+
+def prediction_s(experiment, row):
+    return EXPERIMENTS[experiment].demand(row["case"], row["version"]).traffic["hbm"] / COPY
+
+
+ROWS = [(e, row) for e in ("bandwidth", "chain", "norm", "softmax", "attention") for row in rows(e)]
+ROWS = [(e, row) for e, row in ROWS if memory_bound_beyond_l2(e, row)]
+
+
+def test_there_are_many_memory_bound_rows():
+    assert len(ROWS) > 100 and {e for e, _ in ROWS} == {"bandwidth", "chain", "norm", "softmax", "attention"}
+
+
+@pytest.mark.parametrize(("experiment", "row"), ROWS, ids=[f"{e} {r['version']} {r['case']}" for e, r in ROWS])
+def test_a_memory_bound_row_is_predicted_within_15_percent_or_each_kernel_has_a_cause(experiment, row):
+    if row["time_s"] == pytest.approx(prediction_s(experiment, row), rel=0.15):
+        return
+    if row["version"] == "reduce_overhead":
+        return  # the next test says why
+    held = {cause for _, _, cause in causes(row, COPY)}
+    assert held <= {counters.MEMORY, counters.ISSUE, counters.TURNS, counters.LATENCY}
+    if held == {counters.MEMORY}:  # then the row moved more than the ledger says, at the speed of a copy
+        assert row["time_s"] == pytest.approx(dram_bytes(row) / COPY, rel=0.2)
+        assert dram_bytes(row) > 1.03 * COPY * prediction_s(experiment, row)
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("bf16", 16384), ("bf16", 65536), ("fp32", 65536)])
+def test_reduce_overhead_copies_its_inputs(dtype, rows):
+    """The cause of its gap: before the kernel, x and the residual are read once more, in pieces that L2 can hold."""
+    row = one("norm", "reduce_overhead", dtype=dtype, rows=rows)
+    *copies, kernel = row["counted"]
+    inputs = 2 * rows * 4096 * {"bf16": 2, "fp32": 4}[dtype]
+    assert sum(each["read_bytes"] for each in copies) == pytest.approx(inputs, rel=0.02)
+    assert all(each["read_bytes"] + each["write_bytes"] < 4 * L2 for each in copies)
+    plain = one("norm", "compiled", dtype=dtype, rows=rows)
+    assert kernel["time_s"] == pytest.approx(plain["time_s"], rel=0.05)
+
+
+ISSUE_BOUND = [("softmax", "eager", 4096), ("softmax", "compiled", 4096)]
+
+
+@pytest.mark.parametrize(("experiment", "version", "columns"), ISSUE_BOUND)
+def test_what_waits_for_instructions_takes_as_long_for_twice_the_bytes(experiment, version, columns):
+    """The test of the cause: fp32 has the same elements, so about the same instructions, and twice the bytes."""
+    narrow, wide = (one(experiment, version, dtype=dtype, columns=columns) for dtype in ("bf16", "fp32"))
+    assert dram_bytes(wide) == pytest.approx(2 * dram_bytes(narrow), rel=0.03)
+    assert wide["time_s"] == pytest.approx(narrow["time_s"], rel=0.05)
+    fused = [one(experiment, "on_chip", dtype=dtype, columns=columns)["time_s"] for dtype in ("bf16", "fp32")]
+    assert fused[1] == pytest.approx(2 * fused[0], rel=0.05), "and what waits for memory takes twice as long"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "version", "case"),
+    [("softmax", version, {"columns": 1024}) for version in ("eager", "compiled", "three_pass", "online")]
+    + [("norm", version, {"rows": 65536}) for version in ("eager", "graph", "compiled")],
+)
+def test_with_twice_the_bytes_memory_is_the_limit_again(experiment, version, case):
+    row = one(experiment, version, dtype="fp32", **case)
+    assert row["time_s"] == pytest.approx(prediction_s(experiment, row), rel=0.15)
+
+
+@pytest.mark.parametrize("version", ["three_pass", "online"])
+def test_one_warp_a_program_leaves_too_little_in_flight(version):
+    """At 256 columns a program is one warp. More rows a program, as on_chip has, is what changes and what helps."""
+    row, on_chip = (one("softmax", name, columns=256) for name in (version, "on_chip"))
+    ((kernel, _, cause),) = causes(row, COPY)
+    assert cause == counters.LATENCY and kernel["warp_share"] < 0.25 < on_chip["counted"][0]["warp_share"]
+    assert row["time_s"] > 2 * on_chip["time_s"]
+    assert dram_bytes(row) == pytest.approx(dram_bytes(on_chip), rel=0.02)
 
 
 @pytest.mark.parametrize(("version", "reads"), [("three_pass", 3), ("online", 2), ("on_chip", 1)])
 def test_long_rows_take_the_time_of_the_bytes_that_were_counted(version, reads):
     """The cause of the gap at 32768 columns: the row is read from main memory again."""
-    moved, row = counted("softmax", version, columns=32768)
-    matrix = 2**28 * 2
-    assert row["dram"]["read_bytes"] == pytest.approx(reads * matrix, rel=0.02)
-    assert row["time_s"] == pytest.approx(moved / COPY, rel=0.15)
+    row = one("softmax", version, columns=32768)
+    assert row["counted"][0]["read_bytes"] == pytest.approx(reads * 2**28 * 2, rel=0.02)
+    assert row["time_s"] == pytest.approx(dram_bytes(row) / COPY, rel=0.15)
 
 
-@pytest.mark.parametrize("version", ["eager", "compiled", "three_pass", "online"])
-def test_short_rows_move_what_the_ledger_says_so_their_gap_is_not_traffic(version):
-    moved, row = counted("softmax", version, columns=4096)
-    assert moved == pytest.approx(2 * 2**28 * 2, rel=0.05)
-    assert row["time_s"] > 1.15 * moved / COPY
+def test_causes_need_counters_and_admit_what_they_do_not_know():
+    with pytest.raises(RecordError, match="nobody asked for counters"):
+        causes({"case": {}, "version": "x"}, COPY)
+    with pytest.raises(RecordError, match="ERR_NVGPUCTRPERM"):
+        dram_bytes({"case": {}, "version": "x", "counted": {"reason": "ERR_NVGPUCTRPERM"}})
+    idle = {"time_s": 1e-3, "read_bytes": 1e6, "write_bytes": 0, "issue_share": 0.1, "warp_share": 0.9}
+    row = {"case": {}, "version": "x", "counted": [idle | {"tensor_share": 0.1}]}
+    assert [cause for _, _, cause in causes(row, COPY)] == [counters.UNKNOWN]
+
+
+def test_two_campaigns_on_one_card_agree_within_5_percent_in_their_ratios():
+    """Each version over the first of its case, where a call takes at least 10 us; below that the clock's tick shows."""
+    compared = 0
+    for path in sorted((SECOND / "h200-sxm").glob("*.json")):
+        second = records.read(path)
+        times = {(json.dumps(row["case"]), row["version"]): row["time_s"] for row in second.rows}
+        first_of = {}
+        for row in rows(path.stem):
+            case = json.dumps(row["case"])
+            base = first_of.setdefault(case, row)
+            if min(row["time_s"], base["time_s"]) < 10e-6 or base is row:
+                continue
+            again = times[case, row["version"]] / times[case, base["version"]]
+            assert row["time_s"] / base["time_s"] == pytest.approx(again, rel=0.05), (path.stem, case, row["version"])
+            compared += 1
+    assert compared > 120
 
 
 @pytest.mark.parametrize("version", ["eager", "graph", "compiled", "fused_row", "fused_persistent"])
 def test_the_ledger_of_the_layers_end_is_what_the_gpu_counted(version):
-    moved, row = counted("norm", version, rows=65536)
+    row = one("norm", version, dtype="bf16", rows=65536)
     ledger = EXPERIMENTS["norm"].demand(row["case"], version).traffic["hbm"]
-    assert moved == pytest.approx(ledger, rel=0.05)
+    assert dram_bytes(row) == pytest.approx(ledger, rel=0.05)
 
 
 @pytest.mark.parametrize("version", ["naive", "eager"])
 def test_the_ledger_of_naive_attention_is_what_the_gpu_counted(version):
-    moved, row = counted("attention", version, L=4096)
+    row = one("attention", version, L=4096)
     ledger = EXPERIMENTS["attention"].demand(row["case"], version)
-    assert moved == pytest.approx(ledger.traffic["hbm"], rel=0.05)
-    assert row["dram"]["kernels"] == ledger.launches
+    assert dram_bytes(row) == pytest.approx(ledger.traffic["hbm"], rel=0.05)
+    assert len(row["counted"]) == ledger.launches
 
 
 def test_fused_attention_moves_no_more_than_its_ledger():
     """Writes that are still in L2 at the end are not counted, so less may be seen, and nothing of size L^2."""
-    moved, row = counted("attention", "fused", L=4096)
+    row = one("attention", "fused", L=4096)
+    moved = dram_bytes(row)
     ledger = EXPERIMENTS["attention"].demand(row["case"], "fused").traffic["hbm"]
     assert 0.85 * ledger <= moved <= 1.02 * ledger
 
 
 def test_what_the_kernels_reach():
     """The best fused kernels against a copy and against torch.compile, in one run."""
-    (norm,) = records.load("h200-sxm", "norm").select("fused_row", rows=65536)
-    (compiled,) = records.load("h200-sxm", "norm").select("compiled", rows=65536)
+    norm, compiled = (one("norm", name, dtype="bf16", rows=65536) for name in ("fused_row", "compiled"))
     moved = EXPERIMENTS["norm"].demand(norm["case"], "fused_row").traffic["hbm"]
     assert moved / norm["time_s"] >= 0.95 * COPY
     assert compiled["time_s"] / norm["time_s"] >= 1.15
     for row in records.load("h200-sxm", "softmax").select("on_chip"):
         moved = EXPERIMENTS["softmax"].demand(row["case"], "on_chip").traffic["hbm"]
         assert moved / row["time_s"] >= 0.90 * COPY, row["case"]
-        (compiled,) = records.load("h200-sxm", "softmax").select("compiled", **row["case"])
+        compiled = one("softmax", "compiled", **row["case"])
         assert row["time_s"] <= 1.02 * compiled["time_s"], row["case"]

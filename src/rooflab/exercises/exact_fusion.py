@@ -29,6 +29,28 @@ def exact_attention(Q, K, V):
     return plain_attention(*(each.astype(np.float64) for each in (Q, K, V)))
 
 
+def outputs_here(L, head_dim):
+    """Return O of bf16 attention in three kernels and in one, run on this machine's GPU, and in float64.
+
+    NumPy arrays by name; without a GPU there are none.
+    """
+    from .. import timing
+
+    if not timing.has_gpu():
+        return {}
+    import torch
+
+    from ..kernels import attention
+
+    q, k, v = (torch.from_numpy(each)[None, None].to("cuda", torch.bfloat16) for each in operands(L, head_dim))
+    found = {
+        "three kernels": attention.naive(q, k, v, False),
+        "one kernel": torch.nn.functional.scaled_dot_product_attention(q, k, v),
+        "float64": attention.reference(q, k, v, False),
+    }
+    return {name: out[0, 0].double().cpu().numpy() for name, out in found.items()}
+
+
 def _generator(pick) -> np.random.Generator:
     return np.random.default_rng(pick(range(10**6)))
 

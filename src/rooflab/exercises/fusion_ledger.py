@@ -12,6 +12,25 @@ from ..lesson import Checked, Judged, Question, TrueFalse
 NARROW = ("Q", "K", "V", "O")
 
 
+def launches_here():
+    """Return how many kernels this machine's GPU runs for attention in each version; without a GPU there are none."""
+    from .. import timing
+
+    if not timing.has_gpu():
+        return {}
+    import torch
+
+    from ..kernels import attention
+
+    q, k, v = (torch.randn(1, 8, 1024, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    versions = {
+        "three kernels": lambda: attention.naive(q, k, v, False),
+        "PyTorch, op by op": lambda: attention.eager(q, k, v, False),
+        "one kernel": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v),
+    }
+    return {name: timing.count_launches(call) for name, call in versions.items()}
+
+
 def _kernel(reads: str, writes: str) -> dict:
     return {"reads": reads.split(), "writes": writes.split()}
 

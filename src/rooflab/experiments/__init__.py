@@ -2,6 +2,7 @@
 
 from .base import Experiment, Gpu
 from .campaign import Campaign, device_id, is_stale, named, require_fresh
+from .counters import causes, dram_bytes
 from .panel import panel
 from .results import Results, results
 from .suite import EXPERIMENTS
@@ -12,7 +13,9 @@ __all__ = [
     "Experiment",
     "Gpu",
     "Results",
+    "causes",
     "device_id",
+    "dram_bytes",
     "is_stale",
     "named",
     "panel",

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
+from ..records import RecordError
+
 _TIME = {"nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1.0, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 _SHARE = {"%": 0.01}
@@ -73,6 +75,46 @@ def read_csv(text: str) -> list[list[dict]]:
             value = float(row["Metric Value"].replace(",", "")) * scale[row["Metric Unit"]]
             versions[-1][-1][name] = float(f"{value:.6g}")
     return versions
+
+
+def dram_bytes(row: dict) -> float:
+    """Return the main-memory bytes that were counted for a row; raise RecordError where nothing was counted."""
+    return sum(kernel["read_bytes"] + kernel["write_bytes"] for kernel in _kernels(row))
+
+
+def _kernels(row: dict) -> list[dict]:
+    counted = row.get("counted", {"reason": "nobody asked for counters"})
+    if not isinstance(counted, list):
+        raise RecordError(f"{row['case']} {row['version']} has no counters: {counted['reason']}")
+    return counted
+
+
+MEMORY, ISSUE, TURNS, LATENCY, UNKNOWN = "memory", "instruction issue", "units in turn", "latency", "not explained"
+
+
+def causes(row: dict, copy_bytes_per_s: float) -> list[tuple[dict, float, str]]:
+    """Return (kernel, its share of a copy's bandwidth, what holds it) for each kernel that was counted.
+
+    memory: within 15 % of a copy's bandwidth.
+    instruction issue: the schedulers are busy for at least 0.6 of the time; the busiest kernels here reach 0.9.
+    units in turn: memory and Tensor Cores are busy for all the time together, but not at the same time.
+    latency: few warps, and no unit busy for half the time.
+    """
+    found = []
+    for kernel in _kernels(row):
+        share = (kernel["read_bytes"] + kernel["write_bytes"]) / kernel["time_s"] / copy_bytes_per_s
+        if share >= 1 / 1.15:
+            cause = MEMORY
+        elif kernel["issue_share"] >= 0.6:
+            cause = ISSUE
+        elif kernel["tensor_share"] >= 0.2 and share + kernel["tensor_share"] >= 0.95:
+            cause = TURNS
+        elif kernel["warp_share"] <= 0.25 and max(share, kernel["issue_share"], kernel["tensor_share"]) < 0.5:
+            cause = LATENCY
+        else:
+            cause = UNKNOWN
+        found.append((kernel, share, cause))
+    return found
 
 
 def _once(experiment: str, case: dict, versions: list[str]) -> None:

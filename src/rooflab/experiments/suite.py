@@ -598,7 +598,7 @@ EXPERIMENTS = {
             cases=_attention_cases,
             prepare=_attention,
             demand=_attention_demand,
-            counted=lambda case: case["L"] in (4096, 8192),
+            counted=lambda case: case["L"] >= 2048,
         ),
     )
 }

@@ -6,7 +6,7 @@ from ._triton import KernelError, output, require, same_shape, tl, torch, triton
 HEAD_DIMS = range(16, 129)
 # By bytes per element: fp32 has no Tensor Core product without loss, and needs twice the space.
 SCORES_CONFIG = {
-    2: dict(BLOCK_M=128, BLOCK_N=128, num_warps=8),
+    2: dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=4),
     4: dict(BLOCK_M=32, BLOCK_N=32, num_warps=8),
 }
 VALUES_CONFIG = {
