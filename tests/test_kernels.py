@@ -21,6 +21,7 @@ from rooflab.kernels import (
     check,
     elementwise,
     fingerprint,
+    gemv,
     layernorm,
     softmax,
     streams,
@@ -157,6 +158,23 @@ def test_attention_of_long_rows_walks_along_them(monkeypatch):
         o = attention.naive(q, k, v, False)
     assert names == ["scores_kernel", "online_kernel", "weighted_values_kernel"]
     check(o, attention.reference(q, k, v, False), dtype="fp32", length=70, scale=10)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (127, 300), (9, 4096), (6, 5000)], ids=str)
+def test_gemv(shape, dtype):
+    N, K = shape
+    x, weight = normal(1, K, dtype=dtype), normal(N, K, dtype=dtype)
+    out = poison(torch.empty(1, N, dtype=dtype, device=x.device))
+    reference = gemv.reference(x, weight)
+    check(gemv.rows(x, weight, out=out), reference, dtype=dtype, length=K)
+    check(gemv.eager(x, weight), reference, dtype=dtype, length=K)
+
+
+def test_gemv_takes_one_vector():
+    x, weight = normal(2, 8, dtype=torch.float32), normal(3, 8, dtype=torch.float32)
+    with pytest.raises(KernelError, match=r"x has shape \(2, 8\); with weight of \(3, 8\) it must be \(1, 8\)"):
+        gemv.rows(x, weight)
 
 
 @pytest.mark.parametrize("n", [1, 3, 127, 1000, 40_961])
@@ -481,6 +499,8 @@ def compile_for_hopper():
                 version(x.view(-1, cols))
         heads = torch.empty(1, 32, 4096, 128, dtype=dtype)
         attention.naive(heads, heads, heads, True)
+        for N, K in ((4096, 4096), (22016, 4096), (4096, 11008)):
+            gemv.rows(x[:K].view(1, K), x[: N * K].view(N, K))
     x = torch.empty(1 << 20)
     streams.exponentials(x, 1024)
     streams.add_one(x[:1])
@@ -497,15 +517,15 @@ def test_all_kernels_compile_for_hopper(tmp_path):
     assert {report["kernel"] for report in reports} == set(re.findall(r"@triton\.jit\ndef (\w+)", sources))
     for report in reports:
         assert report["cubin_bytes"] > 0 and report["shared_bytes"] <= H200_SHARED_BYTES, report
-        if report["kernel"] in ("chase_kernel", "add_one_kernel", "read_kernel"):
-            continue  # one element at a time, or one result per program
+        if report["kernel"] in ("chase_kernel", "add_one_kernel", "read_kernel", "rows_kernel"):
+            continue  # one element at a time, or a few results per program
         assert report["wide_loads"] == report["loads"] and report["wide_stores"] == report["stores"] > 0, report
     # The matrix products of 16-bit operands run on the Tensor Cores.
     assert {report["kernel"] for report in reports if report["tensor_core"]} == {
         "scores_kernel",
         "weighted_values_kernel",
     }
-    read = [report for report in reports if report["kernel"] == "read_kernel"]
+    read = [report for report in reports if report["kernel"] in ("read_kernel", "rows_kernel")]
     assert all(report["wide_loads"] == report["loads"] > 0 for report in read)
 
 

@@ -10,7 +10,7 @@ import rooflab
 
 LAYERS = [
     ["units", "ledger", "timing", "provenance", "kernels"],
-    ["hardware", "models", "records"],
+    ["hardware", "models", "step", "records"],
     ["roofline"],
     ["figures", "widgets", "experiments", "lesson", "exercises"],
     ["cli"],

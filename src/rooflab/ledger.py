@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
 from sympy import Max, Min, ceiling
@@ -59,6 +59,21 @@ h = Var("h", 1, "query heads")
 h_kv = Var("h_kv", 1, "key-value heads")
 d_h = Var("d_h", 1, "head dimension")
 c = Var("c", 1, "share of the query-key pairs that is computed: 1 for full attention, 1/2 for causal")
+s = Var("s", 1, "new tokens per sequence in one step: 1 in plain decoding, a whole prompt or a chunk in prefill")
+d = Var("d", 1, "model width")
+d_in = Var("d_in", 1, "inputs of a linear layer")
+d_out = Var("d_out", 1, "outputs of a linear layer")
+w = Var("w", 1, "elements of a vector: of a cache entry, or of norm weights and biases")
+d_ff = Var("d_ff", 1, "width of the MLP, or of one expert")
+m = Var("m", 1, "matrices of the MLP: 3 with a gate, 2 without")
+n_e = Var("n_e", 1, "experts of a layer")
+k_e = Var("k_e", 1, "experts that each token uses")
+r_kv = Var("r_kv", 1, "rank of the latent that multi-head latent attention keeps per token")
+d_r = Var("d_r", 1, "part of a key that carries the position in multi-head latent attention")
+n_gpu = Var("n_gpu", 1, "GPUs that share each layer in tensor parallelism")
+b_w = Var("b_w", byte / element, "bytes per weight")
+b_kv = Var("b_kv", byte / element, "bytes per element of the cache of keys and values")
+b_a = Var("b_a", byte / element, "bytes per activation")
 F = Var("F", FLOP, "floating-point operations of a workload")
 Q = Var("Q", byte, "bytes that a workload moves at one memory level")
 I = Var("I", FLOP / byte, "intensity: operations per byte moved")  # noqa: E741 - the field's letter
@@ -166,6 +181,7 @@ class Workload:
 
     The first compute unit is the one whose FLOPs name the performance.
     `assumes` says in words what the counts leave out.
+    `parts` splits main memory's traffic into weights, cache and activations, where the workload is part of a model.
     """
 
     name: str
@@ -174,6 +190,7 @@ class Workload:
     traffic: dict[str, Formula]
     launches: Formula
     assumes: str
+    parts: dict[str, Formula] = field(default_factory=dict)
 
     @property
     def flop(self) -> Formula:
@@ -183,7 +200,7 @@ class Workload:
     @property
     def formulas(self) -> tuple[Formula, ...]:
         """Every count of this workload."""
-        return (*self.work.values(), *self.traffic.values(), self.launches)
+        return (*self.work.values(), *self.traffic.values(), self.launches, *self.parts.values())
 
     def intensity(self, level: str = "hbm") -> Formula:
         """Return the workload's FLOP per byte of compulsory traffic at one memory level.
@@ -193,7 +210,10 @@ class Workload:
         """
         if level not in self.traffic:
             raise LedgerError(f"{self.name} counts no traffic at {level!r}; it has {', '.join(self.traffic)}")
-        quotient = sympy.factor(sympy.cancel(self.flop.quantity / self.traffic[level].quantity))
+        quotient = self.flop.quantity / self.traffic[level].quantity
+        # A power with a symbol in its exponent would come out as huge numbers over huge numbers.
+        if not any(power.exp.free_symbols for power in quotient.atoms(sympy.Pow)):
+            quotient = sympy.factor(sympy.cancel(quotient))
         return Formula(f"{self.name}_intensity_{level}", quotient, FLOP / byte)
 
     def demand(self, **values) -> Demand:
@@ -388,3 +408,122 @@ _define(
     unit="tensor",
     assumes="one new token per sequence; the cache of K and V is read once; softmax neglected",
 )
+
+
+# One step of a model -------------------------------------------------------------------------------------------------
+# B sequences bring s new tokens each. Weights, cache and activations have bytes per element of their own.
+
+
+def _define_part(name, title, *, flop, weights=0, cache=0, activations=0, launches=1, unit="tensor", assumes) -> None:
+    """Add a part of a model's step from counts of operations and of elements by kind."""
+    kinds = {"weights": (b_w, weights), "cache": (b_kv, cache), "activations": (b_a, activations)}
+    quantities = {kind: size * elements * element for kind, (size, elements) in kinds.items() if elements != 0}
+    WORKLOADS[name] = Workload(
+        name,
+        title,
+        {unit: Formula(f"{name}_flop", sympy.sympify(flop) * FLOP, FLOP)},
+        {"hbm": Formula(f"{name}_bytes_hbm", sum(quantities.values()), byte)},
+        Formula(f"{name}_launches", sympy.sympify(launches) * launch, launch),
+        assumes,
+        {kind: Formula(f"{name}_bytes_{kind}", quantity, byte) for kind, quantity in quantities.items()},
+    )
+
+
+# With causal attention c is 1/2 and the i-th of s new tokens sees L - s + i of the L tokens: this many pairs in all.
+_PAIRS = s * (L - (1 - c) * (s - 1))
+
+_define_part(
+    "linear",
+    "linear layer",
+    flop=2 * B * s * d_in * d_out,
+    weights=d_in * d_out,
+    activations=B * s * (d_in + d_out),
+    assumes="the weights are read once for all tokens of the step; inputs read, outputs written",
+)
+_define_part(
+    "linear_per_head",
+    "linear layer of its own for each head",
+    flop=2 * B * s * h * d_in * d_out,
+    weights=h * d_in * d_out,
+    activations=B * s * h * (d_in + d_out),
+    assumes="as linear, once for each head",
+)
+_define_part(
+    "experts",
+    "routed experts",
+    flop=2 * B * s * k_e * m * d * d_ff,
+    weights=n_e * (1 - (1 - k_e / n_e) ** (B * s)) * m * d * d_ff,
+    activations=B * s * k_e * m * (d + d_ff),
+    launches=m,
+    assumes="each token picks its experts at random, all equally likely: the weights of those picked at least once",
+)
+_define_part(
+    "attention",
+    "attention, fused",
+    flop=4 * B * h * d_h * _PAIRS,
+    cache=2 * B * L * h_kv * d_h,
+    activations=2 * B * s * h * d_h,
+    assumes="keys and values of the L tokens read once, queries read, outputs written; softmax neglected",
+)
+_define_part(
+    "attention_apart",
+    "attention, three kernels",
+    flop=4 * B * h * d_h * s * L,
+    cache=2 * B * L * h_kv * d_h,
+    activations=2 * B * s * h * d_h + 4 * B * h * s * L,
+    launches=3,
+    assumes="as fused attention, but all pairs are computed, and scores and weights are each written and read again",
+)
+_define_part(
+    "attention_latent",
+    "latent attention, fused",
+    flop=2 * B * h * (2 * r_kv + d_r) * _PAIRS,
+    cache=B * L * (r_kv + d_r),
+    activations=B * s * h * (2 * r_kv + d_r),
+    assumes="the latents are keys and values of all heads at once and are read once; softmax neglected",
+)
+_define_part(
+    "cache_write",
+    "keys and values into the cache",
+    flop=0,
+    cache=B * s * w,
+    unit="vector",
+    assumes="new entries written; they are still at hand from their projection",
+)
+_define_part(
+    "embedding",
+    "embedding lookup",
+    flop=0,
+    weights=B * s * d,
+    activations=B * s * d,
+    unit="vector",
+    assumes="one row of the table read for each token, and written as the first activation",
+)
+_define_part(
+    "norm",
+    "norm",
+    flop=4 * B * s * d,
+    activations=2 * B * s * d,
+    unit="vector",
+    assumes="4 FLOP per element, as a root-mean-square norm: square, sum, scale, multiply by the weight",
+)
+_define_part(
+    "vectors",
+    "weights of norms, biases",
+    flop=0,
+    weights=w,
+    launches=0,
+    unit="vector",
+    assumes="each read once, by the kernel that uses it",
+)
+_define_part(
+    "mlp_activation",
+    "activation of the MLP",
+    flop=B * s * d_ff,
+    activations=B * s * d_ff * m,
+    unit="vector",
+    assumes="1 FLOP per element; reads gate and up, or up alone, and writes one",
+)
+
+ALL_REDUCE_BYTES = Formula("all_reduce_bytes", 2 * B * s * d * (n_gpu - 1) / n_gpu * b_a * element, byte)
+LINEAR_RIDGE_TOKENS = Formula("linear_ridge_tokens", P / beta * b_w * element / (2 * FLOP), sympy.Integer(1))

@@ -501,6 +501,153 @@ def _attention(case: dict, versions):
     return calls
 
 
+# One decode step of a model ------------------------------------------------------------------------------------------
+
+LAYERS = 4  # whose weights are far more than L2 holds, so that each call reads them from main memory
+DECODE_MODELS = ("llama-2-7b", "llama-3-8b")
+
+
+def _layer_shapes(name: str, merged: bool) -> list[tuple[str, int, int]]:
+    """Return (input, d_in, d_out) of the linear layers of one layer; merged ones share an input."""
+    from ..models import model
+
+    m = model(name)
+    q, kv = m.h * m.d_h, m.h_kv * m.d_h
+    if merged:
+        return [("x", m.d, q + 2 * kv), ("q", q, m.d), ("x", m.d, 2 * m.d_ff), ("up", m.d_ff, m.d)]
+    apart = [("x", m.d, q), ("x", m.d, kv), ("x", m.d, kv), ("q", q, m.d)]
+    return [*apart, ("x", m.d, m.d_ff), ("x", m.d, m.d_ff), ("up", m.d_ff, m.d)]
+
+
+def _decode_linear_cases(gpu: Gpu, quick: bool):
+    for name in DECODE_MODELS[:1] if quick else DECODE_MODELS:
+        for batch in (1, 64) if quick else (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512):
+            if gpu.memory_bytes // 2 >= 2 * LAYERS * 2**29:
+                yield {"dtype": "bf16", "model": name, "layers": LAYERS, "B": batch}
+
+
+def _decode_linear_demand(case: dict, version: str) -> Demand:
+    size = DTYPE_BYTES[case["dtype"]]
+    shapes = _layer_shapes(case["model"], version not in ("eager", "graph"))
+    each = [
+        ledger.WORKLOADS["linear"].demand(B=case["B"], s=1, d_in=d_in, d_out=d_out, b_w=size, b_a=size)
+        for _, d_in, d_out in shapes
+    ]
+    n = case["layers"]
+    flop, moved = n * sum(one.flop for one in each), n * sum(one.traffic["hbm"] for one in each)
+    return Demand(f"linear layers of {case['model']}", {"tensor": flop}, {"hbm": moved}, n * len(shapes))
+
+
+def _decode_linear(case: dict, versions):
+    import torch
+
+    from .. import timing
+    from ..kernels import gemv
+
+    batch, dtype = case["B"], case["dtype"]
+    shapes = {merged: _layer_shapes(case["model"], merged) for merged in (False, True)}
+    inputs = {name: _normal(batch, d_in, dtype=dtype, seed=d_in) for name, d_in, _ in shapes[False]}
+    # Merged weights are the same numbers: their parts are views of them.
+    merged = [
+        [_normal(d_out, d_in, dtype=dtype, seed=100 * layer + i) for i, (_, d_in, d_out) in enumerate(shapes[True])]
+        for layer in range(case["layers"])
+    ]
+    sizes = [d_out for _, _, d_out in shapes[False]]
+    apart = [[*qkv.split(sizes[:3]), o, *gate_up.split(sizes[4:6]), down] for qkv, o, gate_up, down in merged]
+
+    def stack(layers, names, product):
+        def run():
+            for weights in layers:
+                outs = [product(inputs[name], weight) for name, weight in zip(names, weights, strict=True)]
+            return outs
+
+        return run
+
+    names = {kind: [name for name, _, _ in shapes[kind]] for kind in shapes}
+    runs = {
+        "eager": stack(apart, names[False], gemv.eager),
+        "graph": stack(apart, names[False], gemv.eager),
+        "merged_graph": stack(merged, names[True], gemv.eager),
+        "gemv_graph": stack(merged, names[True], gemv.rows),
+    }
+    if batch > 1:
+        del runs["gemv_graph"]  # one vector only
+
+    def proof(name, call):
+        def outputs():
+            for out in results.get(name, ()):  # a graph writes where it wrote before
+                out.fill_(float("nan"))
+            return torch.cat(call() or results[name], dim=1)
+
+        def reference():
+            weights = apart[-1] if name in ("eager", "graph") else merged[-1]
+            kind = name not in ("eager", "graph")
+            return torch.cat(
+                [gemv.reference(inputs[each], weight) for each, weight in zip(names[kind], weights, strict=True)], dim=1
+            )
+
+        return _proof(outputs, reference, dtype=dtype, length=max(d_in for _, d_in, _ in shapes[False]))
+
+    calls, results = {}, {}
+    for name in (each for each in versions if each in runs):
+        run = runs[name]
+        if name != "eager":
+            run = timing.graphed(lambda name=name, run=run: results.__setitem__(name, run()))
+        calls[name] = Call(run, proof(name, run), "gemv" if name == "gemv_graph" else None)
+    return calls
+
+
+def _decode_attention_cases(gpu: Gpu, quick: bool):
+    for h_kv in (8,) if quick else (32, 8):
+        for batch in (1,) if quick else (1, 8, 64, 512):
+            for length in (4096,) if quick else (1024, 4096, 32768):
+                case = {"dtype": "bf16", "h": 32, "h_kv": h_kv, "d_h": 128, "B": batch, "L": length}
+                if 2 * batch * length * h_kv * 128 * DTYPE_BYTES["bf16"] <= gpu.memory_bytes // 4:
+                    yield case
+
+
+def _decode_attention_demand(case: dict, version: str) -> Demand:
+    size = DTYPE_BYTES[case["dtype"]]
+    values = {name: case[name] for name in ("B", "L", "h", "h_kv", "d_h")}
+    return ledger.WORKLOADS["attention"].demand(**values, s=1, c=1, b_kv=size, b_a=size)
+
+
+def _decode_attention(case: dict, versions):
+    import torch
+
+    from .. import timing
+
+    batch, h, h_kv, length, d_h = (case[name] for name in ("B", "h", "h_kv", "L", "d_h"))
+    q = _normal(batch, h, 1, d_h, dtype=case["dtype"])
+    # Drawn a sequence at a time: in fp32 all of them at once would not fit.
+    k, v = (torch.empty(batch, h_kv, length, d_h, device="cuda", dtype=q.dtype) for _ in range(2))
+    for i in range(batch):
+        k[i], v[i] = (_normal(h_kv, length, d_h, dtype=case["dtype"], seed=SEED + 1 + 2 * i + j) for j in range(2))
+
+    def run():
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=h_kv != h)
+
+    def reference():
+        some = [0, batch - 1]
+        keys, values = (each[some].double().repeat_interleave(h // h_kv, dim=1) for each in (k, v))
+        weights = torch.softmax(q[some].double() @ keys.transpose(-1, -2) * d_h**-0.5, dim=-1)
+        return weights @ values
+
+    results = {}
+    runs = {"eager": run}
+    if "graph" in versions:
+        runs["graph"] = timing.graphed(lambda: results.__setitem__("graph", run()))
+    outputs = {
+        name: lambda name=name: (out if (out := runs[name]()) is not None else results[name])[[0, batch - 1]]
+        for name in runs
+    }
+    kept = torch_dtype(case["dtype"])
+    return {
+        name: Call(runs[name], _proof(outputs[name], reference, dtype=case["dtype"], length=4, accumulate=kept))
+        for name in versions
+    }
+
+
 EXPERIMENTS = {
     each.name: each
     for each in (
@@ -599,6 +746,24 @@ EXPERIMENTS = {
             prepare=_attention,
             demand=_attention_demand,
             counted=lambda case: case["L"] >= 2048,
+        ),
+        Experiment(
+            name="decode_linear",
+            title="linear layers of one decode step against the batch",
+            versions=("eager", "graph", "merged_graph", "gemv_graph"),
+            cases=_decode_linear_cases,
+            prepare=_decode_linear,
+            demand=_decode_linear_demand,
+            budget_s=0.1,
+        ),
+        Experiment(
+            name="decode_attention",
+            title="attention of one layer in decode, against batch and context",
+            versions=("eager", "graph"),
+            cases=_decode_attention_cases,
+            prepare=_decode_attention,
+            demand=_decode_attention_demand,
+            budget_s=0.1,
         ),
     )
 }
