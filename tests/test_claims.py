@@ -38,9 +38,10 @@ def split(text):
 
 
 def expected_values(code):
-    """Return the strings of the page's code that are a number with a unit: what its claims expect."""
+    """Return the numbers with a unit that strings of the page's code are, or bound: what its claims expect."""
     strings = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
-    return {text for text in strings if isinstance(text, str) and NUMBER.fullmatch(text)}
+    plain = {text.removeprefix("below ").removeprefix("above ") for text in strings if isinstance(text, str)}
+    return {text for text in plain if NUMBER.fullmatch(text)}
 
 
 def numbers(prose):

@@ -13,7 +13,7 @@ LAYERS = [
     ["hardware", "models", "step", "records"],
     ["roofline"],
     ["figures", "widgets", "experiments", "lesson", "exercises"],
-    ["cli"],
+    ["report", "cli"],
 ]
 ORDER = [name for layer in LAYERS for name in layer]
 PACKAGE = Path(rooflab.__file__).parent

@@ -1,8 +1,9 @@
-"""The command line: measure on this machine's GPU, list, show and compare records."""
+"""The command line: what a model needs of a GPU; measure on this machine's GPU, list, show and compare records."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -30,15 +31,53 @@ def main(arguments: list[str] | None = None) -> int:
     compare = commands.add_parser("compare", help="your rows beside another device's, as ratios")
     compare.add_argument("mine", help="a device with records of yours, or a folder of records")
     compare.add_argument("other", help="a device with records, such as h200-sxm")
+    _add_model(commands)
     chosen = parser.parse_args(arguments)
+    run = {"measure": _measure, "list": _list, "show": _show, "compare": _compare, "model": _model}[chosen.command]
     try:
-        return {"measure": _measure, "list": _list, "show": _show, "compare": _compare}[chosen.command](chosen)
+        return run(chosen)
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, TimingError) as error:  # what this package raises
         print(f"rooflab: {error}", file=sys.stderr)
         return 1
+
+
+def _whole(text: str) -> int | str:
+    """Return a whole number, or the text for the step to refuse in its own words."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _add_model(commands) -> None:
+    model = commands.add_parser("model", help="FLOPs, bytes and time bound of one step of a model on a device")
+    model.add_argument("config", help="a built-in model such as llama-2-7b, a config.json, or a folder with one")
+    model.add_argument("--device", default="h100-sxm", metavar="ID", help="default: h100-sxm")
+    model.add_argument("--batch", type=_whole, default=1, metavar="N", help="sequences; default: 1")
+    model.add_argument("--context", type=_whole, default=4096, metavar="N", help="tokens per sequence; default: 4096")
+    model.add_argument("--new-tokens", type=_whole, metavar="N", help="new tokens per sequence, as in speculation")
+    model.add_argument("--prefill", action="store_true", help="read a prompt of --context tokens instead of decoding")
+    model.add_argument("--chunk", type=_whole, metavar="N", help="with --prefill: tokens per step")
+    for name in ("weights", "cache", "activations", "head"):
+        model.add_argument(f"--{name}", default="bf16", metavar="FORMAT", help=f"how the {name} are stored")
+    model.add_argument("--math", default="bf16", metavar="DTYPE", help="the matrix units' data type; default: bf16")
+    model.add_argument("--gpus", type=_whole, default=1, metavar="T", help="GPUs in tensor parallelism; default: 1")
+    model.add_argument("--attention", default="fused", metavar="fused|apart", help="one kernel or three")
+    model.add_argument("--as", dest="as_type", metavar="FAMILY", help="read the config as one of this model_type")
+    model.add_argument("--measured", action="store_true", help="measured roofs in place of those on paper")
+    model.add_argument("--json", action="store_true", help="the numbers as JSON, in FLOP, byte and second")
+
+
+def _model(chosen) -> int:
+    from .report import report, text
+
+    options = {key: value for key, value in vars(chosen).items() if key not in ("command", "config", "device", "json")}
+    found = report(chosen.config, device_id=chosen.device, **options)
+    print(json.dumps(found, indent=1) if chosen.json else text(found))
+    return 0
 
 
 def _measure(chosen) -> int:

@@ -116,15 +116,8 @@ class Formula:
 
     @functools.cached_property
     def numpy(self):
-        """The NumPy function of `symbols`, elementwise over arrays."""
-        import numpy as np
-
-        # lambdify's own Max stacks its arguments, which fails when they broadcast.
-        extremes = {
-            "Max": lambda *args: functools.reduce(np.maximum, args),
-            "Min": lambda *args: functools.reduce(np.minimum, args),
-        }
-        return sympy.lambdify(self.symbols, self.expr, [extremes, "numpy"])
+        """The function of `symbols`, elementwise over arrays; numbers alone do not import NumPy."""
+        return sympy.lambdify(self.symbols, self.expr, [_ELEMENTWISE])
 
     def __call__(self, **values):
         """Return the formula's value in `unit`; arrays broadcast. Raises LedgerError on a value that cannot be."""
@@ -157,8 +150,32 @@ class Formula:
         return [[marks[piece], piece] if piece in marks else piece for piece in pieces if piece]
 
 
+def _elementwise(plain, name: str):
+    """Return `plain` for numbers and NumPy's function `name`, folded over its arguments, for arrays."""
+
+    def function(*args):
+        if all(type(each) in (int, float) for each in args):
+            return plain(args) if len(args) > 1 else plain(*args)
+        import numpy as np
+
+        # lambdify's own Max stacks its arguments, which fails when they broadcast.
+        return functools.reduce(getattr(np, name), args) if len(args) > 1 else getattr(np, name)(*args)
+
+    return function
+
+
+# NumPy takes a tenth of a second to import. A formula with another function needs a line here.
+_ELEMENTWISE = {
+    "Max": _elementwise(max, "maximum"),
+    "Min": _elementwise(min, "minimum"),
+    "ceiling": _elementwise(math.ceil, "ceil"),
+}
+
+
 def _positive(what: str, value):
     """Return `value` if it is positive and finite, an array as floats; else raise LedgerError."""
+    if type(value) is int and value > 0 or type(value) is float and 0 < value < math.inf:
+        return value
     import numpy as np
 
     try:

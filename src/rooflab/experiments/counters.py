@@ -89,7 +89,8 @@ def _kernels(row: dict) -> list[dict]:
     return counted
 
 
-MEMORY, ISSUE, TURNS, LATENCY, UNKNOWN = "memory", "instruction issue", "units in turn", "latency", "not explained"
+MEMORY, ISSUE, BOTH, TENSOR = "memory", "instruction issue", "memory and Tensor Cores", "Tensor Cores"
+LATENCY, UNKNOWN = "latency", "not explained"
 
 
 def causes(row: dict, copy_bytes_per_s: float) -> list[tuple[dict, float, str]]:
@@ -97,23 +98,27 @@ def causes(row: dict, copy_bytes_per_s: float) -> list[tuple[dict, float, str]]:
 
     memory: within 15 % of a copy's bandwidth.
     instruction issue: the schedulers are busy for at least 0.6 of the time; the busiest kernels here reach 0.9.
-    units in turn: memory and Tensor Cores are busy for all the time together, but not at the same time.
-    latency: few warps, and no unit busy for half the time.
+    Tensor Cores: busy for at least 0.7 of the time.
+    memory and Tensor Cores: both are needed, and their shares add up to 0.9 or more: they overlap in part, or not.
+    latency: at most half of the warps, and no unit busy for 0.6 of the time.
     """
     found = []
     for kernel in _kernels(row):
-        share = (kernel["read_bytes"] + kernel["write_bytes"]) / kernel["time_s"] / copy_bytes_per_s
-        if share >= 1 / 1.15:
+        memory = (kernel["read_bytes"] + kernel["write_bytes"]) / kernel["time_s"] / copy_bytes_per_s
+        issue, tensor = kernel["issue_share"], kernel["tensor_share"]
+        if memory >= 1 / 1.15:
             cause = MEMORY
-        elif kernel["issue_share"] >= 0.6:
+        elif issue >= 0.6:
             cause = ISSUE
-        elif kernel["tensor_share"] >= 0.2 and share + kernel["tensor_share"] >= 0.95:
-            cause = TURNS
-        elif kernel["warp_share"] <= 0.25 and max(share, kernel["issue_share"], kernel["tensor_share"]) < 0.5:
+        elif tensor >= 0.7:
+            cause = TENSOR
+        elif tensor >= 0.2 and memory + tensor >= 0.9:
+            cause = BOTH
+        elif kernel["warp_share"] <= 0.5 and max(memory, issue, tensor) < 0.6:
             cause = LATENCY
         else:
             cause = UNKNOWN
-        found.append((kernel, share, cause))
+        found.append((kernel, memory, cause))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from ._triton import KernelError, output, require, tl, torch, triton
 
-CONFIG = dict(BLOCK_N=4, BLOCK_K=2048, num_warps=4)
+CONFIG = dict(BLOCK_N=2, BLOCK_K=2048, num_warps=2)
 
 
 def reference(x, weight):
