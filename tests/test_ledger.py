@@ -1,5 +1,6 @@
 """Counts against hand derivations, an independent counter and brute force; LaTeX, NumPy and SymPy agree."""
 
+import itertools
 import math
 import re
 
@@ -15,22 +16,32 @@ from rooflab.units import FLOP, UnitError, byte, element
 from rooflab.widgets.explorer import all_formulas
 
 BF16 = 2
+FORMULAS = list(dict.fromkeys([*all_formulas(), ledger.ALL_REDUCE_BYTES, ledger.LINEAR_RIDGE_TOKENS]))
 
 
 def random_values(formula, rng, size):
-    """Return `size` values per symbol: whole numbers for counts, log-uniform over many decades for the rest."""
+    """Return `size` values per symbol: whole numbers for counts, log-uniform over many decades for the rest.
+
+    The context holds the new tokens, and a layer all the experts of one token, whose number of tokens is an exponent.
+    """
     values = {}
+    powers = any(power.exp.free_symbols for power in formula.expr.atoms(sympy.Pow))
     for symbol in formula.symbols:
-        if symbol.name in ("b", "c"):
+        if symbol.name == "c":
+            values[symbol.name] = rng.choice([0.5, 1], size)
+        elif symbol.name == "b":
             values[symbol.name] = rng.choice([0.5, 1, 2, 4], size)
         elif symbol.unit == 1:
-            values[symbol.name] = rng.integers(1, 100_000, size)
+            values[symbol.name] = rng.integers(1, 12 if powers else 100_000, size)
         else:
             values[symbol.name] = 10 ** rng.uniform(-9, 16, size)
+    for whole, part in (("L", "s"), ("n_e", "k_e")):
+        if whole in values and part in values:
+            values[whole] += values[part]
     return values
 
 
-@pytest.mark.parametrize("formula", all_formulas(), ids=lambda formula: formula.name)
+@pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.name)
 def test_numpy_equals_sympy(formula):
     rng = np.random.default_rng(1)
     values = random_values(formula, rng, 25)
@@ -45,21 +56,23 @@ def read_latex(text, symbols):
     for mark, call in ((r"\min\left(", "Min("), (r"\max\left(", "Max("), (r"\left\lceil{", "ceiling(")):
         text = text.replace(mark, f" {call}")
     text = text.replace(r"}\right\rceil", ")").replace(r"\left(", "(").replace(r"\right)", ")")
+    # A symbol becomes @ and its number, which no other symbol's name can be a part of.
     for name, symbol in sorted(((sympy.latex(s), s) for s in symbols), key=lambda pair: -len(pair[0])):
-        text = re.sub(rf"(?<![\w\\]){re.escape(name)}(?![\w}}])|{re.escape(name)}(?=}})", f" s[{symbol.rank}] ", text)
+        text = re.sub(rf"(?<![\w\\]){re.escape(name)}(?![\w}}])|{re.escape(name)}(?=}})", f" @{symbol.rank} ", text)
     fraction = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
     while fraction.search(text):
         text = fraction.sub(r" ((\1)/(\2)) ", text)
-    text = re.sub(r"\^\{(\d+)\}", r"**\1", text)
-    tokens = re.findall(r"s\[\d+\]|\w+\(|\d+|\*\*|[-+/(),]", text)
+    text = re.sub(r"\^\{([^{}]*)\}", r"**(\1)", text)
+    tokens = re.findall(r"@\d+|\w+\(|\d+|\*\*|[-+/(),]", text)
     product = "".join(
-        token + ("*" if re.fullmatch(r"s\[\d+\]|\d+|\)", token) and re.match(r"s\[|\d|\(|\w+\(", following) else "")
+        token + ("*" if re.fullmatch(r"@?\d+|\)", token) and re.match(r"@|\d|\(|\w+\(", following) else "")
         for token, following in zip(tokens, [*tokens[1:], ""], strict=True)
     )
-    return eval(product, vars(sympy) | {"s": {symbol.rank: symbol for symbol in symbols}})
+    numbered = {symbol.rank: symbol for symbol in symbols}
+    return eval(re.sub(r"@(\d+)", r"s[\1]", product), vars(sympy) | {"s": numbered})
 
 
-@pytest.mark.parametrize("formula", all_formulas(), ids=lambda formula: formula.name)
+@pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.name)
 def test_latex_means_the_same(formula):
     numbers = {symbol: sympy.Integer(2 * index + 3) for index, symbol in enumerate(formula.symbols)}
     read = sympy.sympify(read_latex(formula.latex(), formula.symbols))
@@ -112,9 +125,116 @@ def test_compulsory_bytes_equal_the_sizes_of_real_tensors():
         "attention_decode": nbytes((2, 8, 1, 16), (2, 2, 64, 16), (2, 2, 64, 16), (2, 8, 1, 16)),
     }
     values = dict(n=n, k=4, M=M, N=N, K=K, R=R, C=C, B=2, L=64, h=8, h_kv=2, d_h=16, b=BF16)
-    assert expected.keys() == WORKLOADS.keys(), "a workload without a byte test"
+    tested = expected.keys() | PART_SHAPES.keys() | {"step"}  # the sum of a model's parts: tests/test_step.py
+    assert tested == WORKLOADS.keys(), "a workload without a byte test"
     for name, count in expected.items():
         assert WORKLOADS[name].traffic["hbm"](**values) == count, name
+
+
+# Sizes of a model's parts, no two alike, and three data types, so that no size can stand for another.
+PART = dict(B=2, s=3, L=64, h=8, h_kv=2, d_h=16, d=11, d_in=5, d_out=7, d_ff=13, w=19, m=3, n_e=4, k_e=2)
+PART |= dict(r_kv=24, d_r=10, c=1)
+PART_TYPES = {"weights": torch.int8, "cache": torch.float16, "activations": torch.float32}
+PART_BYTES = dict(b_w=1, b_kv=2, b_a=4)
+QUERIES, KEYS, SCORES = (2, 8, 3, 16), (2, 2, 64, 16), (2, 8, 3, 64)
+PART_SHAPES = {
+    "linear": {"weights": [(5, 7)], "activations": [(2, 3, 5), (2, 3, 7)]},
+    "linear_per_head": {"weights": [(8, 5, 7)], "activations": [(2, 8, 3, 5), (2, 8, 3, 7)]},
+    # Weights of one expert; how many of them are read is counted below. Two experts work on each token.
+    "experts": {
+        "weights": [(11, 13), (11, 13), (13, 11)],
+        "activations": [(2, 3, 2, 11), (2, 3, 2, 13)] * 2 + [(2, 3, 2, 13), (2, 3, 2, 11)],
+    },
+    "attention": {"cache": [KEYS] * 2, "activations": [QUERIES] * 2},
+    "attention_apart": {"cache": [KEYS] * 2, "activations": [QUERIES] * 2 + [SCORES] * 4},
+    "attention_latent": {"cache": [(2, 64, 24 + 10)], "activations": [(2, 8, 3, 24 + 10), (2, 8, 3, 24)]},
+    "cache_write": {"cache": [(2, 3, 19)]},
+    "embedding": {"weights": [(2, 3, 11)], "activations": [(2, 3, 11)]},
+    "norm": {"activations": [(2, 3, 11)] * 2},
+    "vectors": {"weights": [(19,)]},
+    "mlp_activation": {"activations": [(2, 3, 13)] * 3},
+}
+
+
+def distinct_experts(tokens, experts, each):
+    """Return how many experts are picked at least once, averaged over every way in which the tokens can pick."""
+    ways = list(itertools.product(itertools.combinations(range(experts), each), repeat=tokens))
+    return sum(len(set().union(*way)) for way in ways) / len(ways)
+
+
+@pytest.mark.parametrize("name", PART_SHAPES)
+def test_bytes_of_a_models_part_equal_the_sizes_of_real_tensors(name):
+    workload, shapes = WORKLOADS[name], PART_SHAPES[name]
+    sizes = {kind: nbytes(*shapes[kind], dtype=PART_TYPES[kind]) for kind in shapes}
+    if name == "experts":
+        sizes["weights"] *= distinct_experts(6, 4, 2)
+    assert {kind: formula(**PART, **PART_BYTES) for kind, formula in workload.parts.items()} == sizes
+    assert workload.traffic["hbm"](**PART, **PART_BYTES) == sum(sizes.values())
+
+
+def test_an_mlp_without_a_gate_has_one_input_less():
+    activations = WORKLOADS["mlp_activation"].parts["activations"]
+    assert activations(**PART | {"m": 2}, b_a=4) == nbytes(*[(2, 3, 13)] * 2, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", [name for name, workload in WORKLOADS.items() if workload.parts])
+def test_parts_sum_to_the_whole(name):
+    workload = WORKLOADS[name]
+    parts = sum(formula.expr for formula in workload.parts.values())
+    assert sympy.expand(parts - workload.traffic["hbm"].expr) == 0
+    assert set(workload.parts) == {*PART_SHAPES.get(name, ("weights", "cache", "activations"))}
+
+
+def counted(*products):
+    """Return torch's count for matrix products of these shapes."""
+    with FlopCounterMode(display=False) as counter:
+        for left, right in products:
+            torch.empty(left, device="meta") @ torch.empty(right, device="meta")
+    return counter.get_total_flops()
+
+
+def test_flop_of_a_models_parts_equals_torchs_counter():
+    keys, latents = (2, 8, 16, 64), (2, 8, 34, 64)
+    expected = {
+        "linear": counted(((2, 3, 5), (5, 7))),
+        "linear_per_head": counted(((2, 8, 3, 5), (2, 8, 5, 7))),
+        "experts": counted(*[((12, 11), (11, 13))] * 2, ((12, 13), (13, 11))),  # 6 tokens, 2 experts each
+        "attention": counted((QUERIES, keys), (SCORES, (2, 8, 64, 16))),
+        "attention_apart": counted((QUERIES, keys), (SCORES, (2, 8, 64, 16))),
+        "attention_latent": counted(((2, 8, 3, 34), latents), (SCORES, (2, 8, 64, 24))),
+        "cache_write": 0,
+        "embedding": 0,
+        "norm": 4 * 2 * 3 * 11,  # a square, a sum, a scaling and a weight for each element
+        "vectors": 0,
+        "mlp_activation": 2 * 3 * 13,
+    }
+    assert {name: WORKLOADS[name].flop(**PART) for name in PART_SHAPES} == expected
+    launches = {"experts": 3, "attention_apart": 3, "vectors": 0}
+    assert {name: WORKLOADS[name].launches(**PART) for name in PART_SHAPES} == dict.fromkeys(expected, 1) | launches
+
+
+@pytest.mark.parametrize(("L", "s"), [(64, 64), (64, 1), (64, 2), (100, 37)])
+def test_causal_pairs_of_new_tokens_equal_a_walk_over_them(L, s):
+    pairs = sum(key <= query for query in range(L - s, L) for key in range(L))
+    values = PART | {"L": L, "s": s, "c": 0.5}
+    assert WORKLOADS["attention"].flop(**values) == 4 * 2 * 8 * 16 * pairs
+    assert WORKLOADS["attention_latent"].flop(**values) == 2 * 2 * 8 * (24 + 10 + 24) * pairs
+
+
+def test_an_all_reduce_equals_a_ring_of_sends():
+    """Each of t GPUs sends a t-th of its data t - 1 times to add it up, and as often to hand the sums round."""
+    B, s, d, t = 2, 3, 8, 4
+    piece = nbytes((B, s, d // t), dtype=torch.float32)
+    assert ledger.ALL_REDUCE_BYTES(B=B, s=s, d=d, n_gpu=t, b_a=4) == 2 * (t - 1) * piece
+    assert ledger.ALL_REDUCE_BYTES(B=B, s=s, d=d, n_gpu=1, b_a=4) == 0
+
+
+def test_the_ridge_in_tokens():
+    """With that many tokens, a linear layer does as many FLOP per byte of its weights as the ridge asks for."""
+    tokens = ledger.LINEAR_RIDGE_TOKENS(P=800e12, beta=4e12, b_w=2)
+    linear = WORKLOADS["linear"]
+    values = dict(B=tokens, s=1, d_in=4096, d_out=4096, b_w=2)
+    assert tokens == 200 and linear.flop(**values) / linear.parts["weights"](**values) == 800e12 / 4e12
 
 
 def test_elementwise_flop_and_launches():

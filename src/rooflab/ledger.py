@@ -70,6 +70,9 @@ n_e = Var("n_e", 1, "experts of a layer")
 k_e = Var("k_e", 1, "experts that each token uses")
 r_kv = Var("r_kv", 1, "rank of the latent that multi-head latent attention keeps per token")
 d_r = Var("d_r", 1, "part of a key that carries the position in multi-head latent attention")
+V = Var("V", 1, "vocabulary: rows of the LM head")
+n_layers = Var("n_layers", 1, "layers")
+n_out = Var("n_out", 1, "tokens per sequence whose logits are computed")
 n_gpu = Var("n_gpu", 1, "GPUs that share each layer in tensor parallelism")
 b_w = Var("b_w", byte / element, "bytes per weight")
 b_kv = Var("b_kv", byte / element, "bytes per element of the cache of keys and values")
@@ -540,6 +543,49 @@ _define_part(
     activations=B * s * d_ff * m,
     unit="vector",
     assumes="1 FLOP per element; reads gate and up, or up alone, and writes one",
+)
+
+
+def _define_sum(name, title, terms, assumes) -> None:
+    """Add a workload that is a sum of parts: (how many, workload, what takes the place of its symbols)."""
+
+    def total(formula_of):
+        found = 0
+        for times, part, values in terms:
+            if (formula := formula_of(WORKLOADS[part])) is not None:
+                found += times * formula.quantity.subs(values, simultaneous=True)
+        return found
+
+    kinds = {kind: total(lambda part, kind=kind: part.parts.get(kind)) for kind in ("weights", "cache", "activations")}
+    WORKLOADS[name] = Workload(
+        name,
+        title,
+        {"tensor": Formula(f"{name}_flop", total(lambda part: part.work.get("tensor")), FLOP)},
+        {"hbm": Formula(f"{name}_bytes_hbm", sum(kinds.values()), byte)},
+        Formula(f"{name}_launches", total(lambda part: part.launches), launch),
+        assumes,
+        {kind: Formula(f"{name}_bytes_{kind}", quantity, byte) for kind, quantity in kinds.items()},
+    )
+
+
+_define_sum(
+    "step",
+    "one step of a dense model with a gated MLP",
+    [
+        (1, "embedding", {}),
+        (2 * n_layers + 1, "norm", {}),
+        (1, "vectors", {w: (2 * n_layers + 1) * d}),
+        (n_layers, "linear", {d_in: d, d_out: h * d_h}),
+        (2 * n_layers, "linear", {d_in: d, d_out: h_kv * d_h}),
+        (n_layers, "cache_write", {w: 2 * h_kv * d_h}),
+        (n_layers, "attention", {}),
+        (n_layers, "linear", {d_in: h * d_h, d_out: d}),
+        (2 * n_layers, "linear", {d_in: d, d_out: d_ff}),
+        (n_layers, "mlp_activation", {m: 3}),
+        (n_layers, "linear", {d_in: d_ff, d_out: d}),
+        (1, "linear", {s: n_out, d_in: d, d_out: V}),
+    ],
+    assumes="every operation of the step on its own; FLOPs of the matrix products only",
 )
 
 ALL_REDUCE_BYTES = Formula("all_reduce_bytes", 2 * B * s * d * (n_gpu - 1) / n_gpu * b_a * element, byte)

@@ -25,6 +25,7 @@ STORED_BYTES = {
     "int8-grouped": 1 + SCALE_BYTES / GROUP,
     "int4-grouped": 0.5 + SCALE_BYTES / GROUP,
 }
+LEAST = 1e-300
 
 
 class StepError(ValueError):
@@ -67,7 +68,7 @@ class Precision:
 class Operation:
     """One operation of a step: a workload of the ledger, its values, and how many times the step has it.
 
-    `values` are the ledger's symbols; `part` is where it belongs: "layers", "head" or "embedding".
+    `values` are the ledger's symbols.
     """
 
     title: str
@@ -223,6 +224,29 @@ def step(
     return Step(model, precision, B * s, tuple(found), reduced)
 
 
+def linear_layers(model: Model, merged: bool = False) -> list[tuple[str, int, int]]:
+    """Return (input, d_in, d_out) of each linear layer of a dense layer; merged, those of one input are one.
+
+    >>> from rooflab.models import model
+    >>> linear_layers(model("llama-2-7b"), merged=True)
+    [('x', 4096, 12288), ('heads', 4096, 4096), ('x', 4096, 22016), ('mlp', 11008, 4096)]
+    """
+    d, q, kv = model.d, model.h * model.d_h, model.h_kv * model.d_h
+    into, up = [q, kv, kv], [model.d_ff] * (2 if model.gated else 1)
+    if merged:
+        into, up = [sum(into)], [sum(up)]
+    return [*(("x", d, n) for n in into), ("heads", q, d), *(("x", d, n) for n in up), ("mlp", model.d_ff, d)]
+
+
+def linear_stack(model: Model, layers: int, *, batch: int, merged: bool = False, size: float = 2) -> Demand:
+    """Return what the linear layers of `layers` dense layers demand in one decode step; `size` is bytes per number."""
+    shapes = linear_layers(model, merged)
+    values = {"B": batch, "s": 1, "b_w": size, "b_a": size}
+    each = [WORKLOADS["linear"].demand(**values, d_in=d_in, d_out=d_out) for _, d_in, d_out in shapes]
+    flop, moved = (layers * sum(amounts) for amounts in ((x.flop for x in each), (x.traffic["hbm"] for x in each)))
+    return Demand(f"linear layers of {model.title}", {"tensor": flop}, {"hbm": moved}, layers * len(shapes))
+
+
 def _attention(model: Model, add, linear, L, s, causal, attention, latent, t) -> None:
     n, d, h, h_kv = model.n_layers, model.d, model.h / t, max(model.h_kv / t, 1)
     m = model.mla
@@ -246,7 +270,8 @@ def _attention(model: Model, add, linear, L, s, causal, attention, latent, t) ->
         add("attention", "attention_latent", n, L=L, c=_share(L, s, causal, L), h=h, r_kv=m.kv_rank, d_r=m.d_rope)
         add("O out of the latent", "linear_per_head", n, h=h, d_in=m.kv_rank, d_out=m.d_v)
     else:
-        linear("KV projection, up", m.kv_rank, h * (m.d_nope + m.d_v), n)
+        # The cache holds latents, so every step expands those of all L tokens.
+        linear("KV projection, up", m.kv_rank, h * (m.d_nope + m.d_v), n, s=L)
         # Keys of d_nope + d_rope and values of d_v: their mean stands for both, since the counts add them.
         _scores(model, add, L, s, causal, attention, h, h, (model.d_h + m.d_v) / 2)
     linear("O projection", h * m.d_v, d, n)
@@ -273,7 +298,8 @@ def _share(L: int, s: int, causal: bool, window: int) -> float:
     first = L - s + 1  # what the first new token sees, of L in all
     short = max(0, min(s, window - first))  # tokens that see less than a window
     pairs = short * first + short * (short - 1) // 2 + (s - short) * min(window, L)
-    return 1 - (L - pairs / s) / (s - 1)
+    # 0 where every token sees a whole window; the ledger's symbols are positive, and 1 - LEAST is 1.
+    return max(1 - (L - pairs / s) / (s - 1), LEAST)
 
 
 def _mlp(model: Model, add, linear, t) -> None:

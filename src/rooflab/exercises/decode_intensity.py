@@ -38,6 +38,13 @@ def sized_step(layers, d_model, kv_dim, mlp_dim, vocabulary, context, batch=1, p
     return decode(llama, batch=batch, context=context, precision=precision)
 
 
+def parts_of(name: str, batch: int, context: int) -> list[tuple]:
+    """Return (FLOP, bytes) of all linear layers, then of all attention, in the ledger's step of a built-in model."""
+    operations = decode(model(name), batch=batch, context=context).operations
+    kinds = [[each for each in operations if each.workload == kind] for kind in ("linear", "attention")]
+    return [(sum(each.flop for each in some), sum(each.moved() for each in some)) for some in kinds]
+
+
 def draw_sizes(pick) -> dict:
     """Return the sizes of a Llama-like model whose widths are multiples of a head of 128."""
     d_model = pick((2048, 4096, 5120, 8192))

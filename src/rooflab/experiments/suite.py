@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .. import ledger
 from ..ledger import Demand
+from ..models import model
+from ..step import linear_layers, linear_stack
 from ..units import DTYPE_BYTES
 from .base import Call, Experiment, Gpu
 
@@ -507,18 +509,6 @@ LAYERS = 4  # whose weights are far more than L2 holds, so that each call reads 
 DECODE_MODELS = ("llama-2-7b", "llama-3-8b")
 
 
-def _layer_shapes(name: str, merged: bool) -> list[tuple[str, int, int]]:
-    """Return (input, d_in, d_out) of the linear layers of one layer; merged ones share an input."""
-    from ..models import model
-
-    m = model(name)
-    q, kv = m.h * m.d_h, m.h_kv * m.d_h
-    if merged:
-        return [("x", m.d, q + 2 * kv), ("q", q, m.d), ("x", m.d, 2 * m.d_ff), ("up", m.d_ff, m.d)]
-    apart = [("x", m.d, q), ("x", m.d, kv), ("x", m.d, kv), ("q", q, m.d)]
-    return [*apart, ("x", m.d, m.d_ff), ("x", m.d, m.d_ff), ("up", m.d_ff, m.d)]
-
-
 def _decode_linear_cases(gpu: Gpu, quick: bool):
     for name in DECODE_MODELS[:1] if quick else DECODE_MODELS:
         for batch in (1, 64) if quick else (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512):
@@ -527,15 +517,9 @@ def _decode_linear_cases(gpu: Gpu, quick: bool):
 
 
 def _decode_linear_demand(case: dict, version: str) -> Demand:
-    size = DTYPE_BYTES[case["dtype"]]
-    shapes = _layer_shapes(case["model"], version not in ("eager", "graph"))
-    each = [
-        ledger.WORKLOADS["linear"].demand(B=case["B"], s=1, d_in=d_in, d_out=d_out, b_w=size, b_a=size)
-        for _, d_in, d_out in shapes
-    ]
-    n = case["layers"]
-    flop, moved = n * sum(one.flop for one in each), n * sum(one.traffic["hbm"] for one in each)
-    return Demand(f"linear layers of {case['model']}", {"tensor": flop}, {"hbm": moved}, n * len(shapes))
+
+    merged, size = version not in ("eager", "graph"), DTYPE_BYTES[case["dtype"]]
+    return linear_stack(model(case["model"]), case["layers"], batch=case["B"], merged=merged, size=size)
 
 
 def _decode_linear(case: dict, versions):
@@ -545,7 +529,7 @@ def _decode_linear(case: dict, versions):
     from ..kernels import gemv
 
     batch, dtype = case["B"], case["dtype"]
-    shapes = {merged: _layer_shapes(case["model"], merged) for merged in (False, True)}
+    shapes = {merged: linear_layers(model(case["model"]), merged) for merged in (False, True)}
     inputs = {name: _normal(batch, d_in, dtype=dtype, seed=d_in) for name, d_in, _ in shapes[False]}
     # Merged weights are the same numbers: their parts are views of them.
     merged = [

@@ -1,8 +1,17 @@
 """The roofline explorer: scenarios (data), the widget, and its kernel-free twin for the static site."""
 
 from .explorer import RooflineExplorer, site_css, site_script
-from .scenario import Dot, Point, Scenario, ScenarioError, Slider, powers_of_two
-from .scenarios import fusion_points, fusion_scenario, gemm_points, roofline_scenario
+from .scenario import Dot, Point, Scenario, ScenarioError, Slider, Total, powers_of_two
+from .scenarios import (
+    both_scenario,
+    decode_points,
+    decode_scenario,
+    fusion_points,
+    fusion_scenario,
+    gemm_points,
+    prefill_scenario,
+    roofline_scenario,
+)
 
 __all__ = [
     "Dot",
@@ -11,10 +20,15 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "Slider",
+    "Total",
+    "both_scenario",
+    "decode_points",
+    "decode_scenario",
     "fusion_points",
     "fusion_scenario",
     "gemm_points",
     "powers_of_two",
+    "prefill_scenario",
     "roofline_scenario",
     "site_css",
     "site_script",

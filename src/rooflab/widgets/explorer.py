@@ -14,7 +14,7 @@ import traitlets
 from .. import ledger
 from ..roofline import Bound, Roofline
 from ..units import si
-from .scenario import Scenario
+from .scenario import Scenario, resolve
 
 
 def _text(name: str) -> str:
@@ -80,10 +80,30 @@ class RooflineExplorer(anywidget.AnyWidget):
             choices = ", ".join(scenario.defaults())
             raise traitlets.TraitError(f"unknown setting {', '.join(sorted(unknown))}; choose from {choices}")
         self.add_traits(**sliders)
-        for name in sliders:
-            self._register_validator(self._positive, (name,))
+        for slider in scenario.sliders:
+            self._register_validator(self._named if slider.names else self._positive, (slider.name,))
         points = [vars(point) for point in scenario.points]
         super().__init__(**(scenario.defaults() | state), scenario=scenario.state(), points=points)
+        for slider in scenario.sliders:
+            if slider.fields:
+                self.observe(self._preset, slider.name)
+
+    def _slider(self, name: str):
+        return next(slider for slider in self._scenario.sliders if slider.name == name)
+
+    def _preset(self, change) -> None:
+        """Move the sliders that a menu's choice brings along."""
+        slider = self._slider(change["name"])
+        chosen = slider.fields[slider.values.index(change["new"])]
+        for other in {each.name for each in self._scenario.sliders} & chosen.keys():
+            setattr(self, other, float(chosen[other]))
+
+    def _named(self, _owner, proposal):
+        slider, value = self._slider(proposal["trait"].name), proposal["value"]
+        if value not in slider.values:
+            choices = ", ".join(f"{each} ({name})" for each, name in zip(slider.values, slider.names, strict=True))
+            raise traitlets.TraitError(f"{slider.name} is {value}; choose from {choices}")
+        return value
 
     def _positive(self, _owner, proposal):
         value = proposal["value"]
@@ -121,11 +141,43 @@ class RooflineExplorer(anywidget.AnyWidget):
             raise traitlets.TraitError(f"{known.title} has no {dtype} peak; choose a dtype from {', '.join(has)}")
         return value
 
+    def _values(self) -> dict[str, float]:
+        return {slider.name: getattr(self, slider.name) for slider in self._scenario.sliders}
+
     def bounds(self) -> list[Bound]:
         """Return the bound of each dot for the state that the explorer is in."""
         line = self._roofline()
-        sliders = {slider.name: getattr(self, slider.name) for slider in self._scenario.sliders}
-        return [line.bound(demand) for demand in self._scenario.demands(self.dtype, **sliders)]
+        return [line.bound(demand) for demand in self._scenario.demands(self.dtype, **self._values())]
+
+    def totals(self) -> list[dict]:
+        """Return for each total its label, `time_s`, `time_per_token_s` and `tokens_per_s`."""
+        times, sources = [bound.time_s for bound in self.bounds()], self._scenario.sources(self.dtype, **self._values())
+        found = []
+        for total in self._scenario.totals:
+            time_s = sum(times[index] * resolve(many, sources) for index, many in total.terms)
+            new, batch = resolve(total.new, sources), resolve(total.batch, sources)
+            rates = {"time_per_token_s": time_s / new, "tokens_per_s": batch * new / time_s}
+            found.append({"label": total.label, "time_s": time_s} | rates)
+        return found
+
+    def crossings(self) -> list[float | None]:
+        """Return for each crossing the slider's value at which the dot meets the ridge; None if none in its range."""
+        line, found = self._roofline(), []
+        for index, name in self._scenario.crossings:
+
+            def beyond(value, index=index, name=name):
+                demand = self._scenario.demands(self.dtype, **(self._values() | {name: value}))[index]
+                return demand.intensity_flop_per_byte() >= line.ridge_flop_per_byte(next(iter(demand.work)))
+
+            low, high = self._slider(name).values[0], self._slider(name).values[-1]
+            if beyond(low) or not beyond(high):
+                found.append(None)
+                continue
+            for _ in range(60):
+                middle = math.sqrt(low * high)
+                low, high = (low, middle) if beyond(middle) else (middle, high)
+            found.append(high)
+        return found
 
     def _roofline(self) -> Roofline:
         launch = None if self.launch == "none" else self.launch
@@ -170,7 +222,11 @@ class RooflineExplorer(anywidget.AnyWidget):
             f"<td>{html.escape(bound.roof.label)}</td></tr>"
             for dot, bound in zip(self._scenario.dots, self.bounds(), strict=True)
         )
-        given = ", ".join(f"{slider.label} {getattr(self, slider.name):g}" for slider in self._scenario.sliders)
+        given = ", ".join(
+            f"{slider.label} {slider.names[slider.values.index(value)] if slider.names else f'{value:g}'}"
+            for slider in self._scenario.sliders
+            for value in [getattr(self, slider.name)]
+        )
         title = self._devices[self.device].title
         head = "".join(f"<th>{name}</th>" for name in ("workload", "FLOP/byte", "at most", "at least", "bound by"))
         return (

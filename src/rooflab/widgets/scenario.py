@@ -20,20 +20,44 @@ class ScenarioError(ValueError):
 
 @dataclass(frozen=True)
 class Slider:
-    """One parameter: a name, the exact values it steps through, and the one it starts at."""
+    """One parameter: a name, the exact values it steps through, and the one it starts at.
+
+    With `names` it is a menu of these texts. `fields` are numbers that come with each value, which a dot reads as
+    "slider.field"; a field that is named as another slider moves that slider when the value is chosen.
+    """
 
     name: str
     label: str
     values: tuple[float, ...]
     start: float
     unit: str = ""
+    names: tuple[str, ...] = ()
+    fields: tuple[dict[str, float], ...] = ()
 
     def __post_init__(self):
+        for what, given in (("names", self.names), ("fields", self.fields)):
+            if given and len(given) != len(self.values):
+                raise ScenarioError(f"slider {self.name}: {len(given)} {what} for {len(self.values)} values")
         if self.start not in self.values:
             raise ScenarioError(f"slider {self.name}: start {self.start} is not one of its values {self.values}")
         possible = all(math.isfinite(value) and value > 0 for value in self.values)
         if not possible or list(self.values) != sorted(set(self.values)):
             raise ScenarioError(f"slider {self.name}: values must be positive, finite and rising, got {self.values}")
+
+
+def resolve(source: str | float, numbers: dict[str, float]) -> float:
+    """Return the number that a source stands for.
+
+    >>> resolve("model.h/g", {"model.h": 32, "g": 8}), resolve("g", {"g": 8}), resolve(2, {})
+    (4, 8, 2)
+    """
+    if not isinstance(source, str):
+        return source
+    first, *rest = (numbers[part] for part in source.split("/"))
+    for divisor in rest:
+        whole = first / divisor
+        first = int(whole) if whole == int(whole) else whole
+    return first
 
 
 def powers_of_two(low: int, high: int) -> tuple[int, ...]:
@@ -47,7 +71,10 @@ def powers_of_two(low: int, high: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Dot:
-    """One workload of the ledger; `values` maps each symbol to a slider's name, a number, or "dtype" (bytes each)."""
+    """One workload of the ledger; `values` maps each symbol to a source.
+
+    A source is a number, a slider's name, "slider.field", "dtype" (bytes of the number format), or a quotient of two.
+    """
 
     label: str
     workload: str
@@ -73,10 +100,24 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Total:
+    """Operations that run one after another: `terms` are (index of a dot, source of how many times).
+
+    `new` is the source of the new tokens of a sequence, `batch` that of the sequences.
+    """
+
+    label: str
+    terms: tuple[tuple[int, str | float], ...]
+    new: str | float
+    batch: str | float
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A whole explorer page; `state()` gives the front end its JSON, `demands()` gives Python the same numbers.
 
     `pairs` are dots whose time bounds are compared: the first one's time over the second one's.
+    `totals` are sums of dots' time bounds; `crossings` name a dot and the slider that takes it over the ridge.
     """
 
     id: str
@@ -87,6 +128,8 @@ class Scenario:
     dtype: str = "bf16"
     points: tuple[Point, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
+    totals: tuple[Total, ...] = ()
+    crossings: tuple[tuple[int, str], ...] = ()
     devices: tuple[Device, ...] = field(default_factory=lambda: tuple(devices().values()))
     x_range: tuple[float, float] = (0.1, 1e5)
     y_range: tuple[float, float] = (1e8, 1e16)
@@ -99,14 +142,36 @@ class Scenario:
                 raise ScenarioError(f"{dot.label}: unknown workload {dot.workload!r}; choose from {choices}")
             needed = {s.name for f in ledger.WORKLOADS[dot.workload].formulas for s in f.symbols}
             for symbol, source in dot.values.items():
-                if isinstance(source, str) and source not in names | {"dtype"}:
-                    raise ScenarioError(f"{dot.label}: {symbol} comes from unknown slider {source!r}; sliders: {names}")
+                self._check(source, f"{dot.label}: {symbol}", names)
             if missing := needed - set(dot.values):
                 raise ScenarioError(f"{dot.label}: no value for {', '.join(sorted(missing))}")
-        if any(not 0 <= index < len(self.dots) for pair in self.pairs for index in pair):
-            raise ScenarioError(f"pairs {self.pairs} name a dot that is not there; there are {len(self.dots)}")
+        named = [index for pair in self.pairs for index in pair] + [index for index, _ in self.crossings]
+        named += [index for total in self.totals for index, _ in total.terms]
+        if any(not 0 <= index < len(self.dots) for index in named):
+            raise ScenarioError(f"pairs, totals or crossings name a dot that is not there; there are {len(self.dots)}")
+        for total in self.totals:
+            for source in (total.new, total.batch, *(times for _, times in total.terms)):
+                self._check(source, total.label, names)
+        for _, slider in self.crossings:
+            self._check(slider, "crossings", names)
         if self.device not in {each.id for each in self.devices}:
             raise ScenarioError(f"unknown device {self.device!r}; choose from {', '.join(d.id for d in self.devices)}")
+
+    def _check(self, source: str | float, what: str, names: set[str]) -> None:
+        fields = {f"{slider.name}.{field}" for slider in self.sliders for each in slider.fields for field in each}
+        for part in source.split("/") if isinstance(source, str) else ():
+            if part not in names | fields | {"dtype"}:
+                raise ScenarioError(f"{what} comes from unknown slider {part!r}; sliders: {names}")
+
+    def sources(self, dtype: str, **parameters) -> dict:
+        """Return the number of each source for slider values given by name (defaults where not given)."""
+        values = self.defaults() | parameters
+        found = {slider.name: values[slider.name] for slider in self.sliders} | {"dtype": DTYPE_BYTES[dtype]}
+        for slider in self.sliders:
+            if slider.fields:
+                chosen = slider.fields[slider.values.index(values[slider.name])]
+                found |= {f"{slider.name}.{field}": number for field, number in chosen.items()}
+        return found
 
     def defaults(self) -> dict:
         """Return the state that the explorer starts in and resets to."""
@@ -115,11 +180,10 @@ class Scenario:
 
     def demands(self, dtype: str, **parameters) -> list[ledger.Demand]:
         """Return one demand a dot, for slider values given by name (defaults where not given)."""
-        values = self.defaults() | parameters
+        sources = self.sources(dtype, **parameters)
         found = []
         for dot in self.dots:
-            sources = values | {"dtype": DTYPE_BYTES[dtype]}
-            numbers = {symbol: sources.get(source, source) for symbol, source in dot.values.items()}
+            numbers = {symbol: resolve(source, sources) for symbol, source in dot.values.items()}
             found.append(ledger.WORKLOADS[dot.workload].demand(**numbers))
         return found
 
@@ -134,11 +198,16 @@ class Scenario:
             "devices": shown,
             "dtypes": {dtype: size for dtype, size in DTYPE_BYTES.items() if dtype in used},
             "sliders": [
-                {"name": s.name, "label": s.label, "values": list(s.values), "unit": s.unit} for s in self.sliders
+                {"name": s.name, "label": s.label, "values": list(s.values), "unit": s.unit}
+                | ({"names": list(s.names)} if s.names else {})
+                | ({"fields": list(s.fields)} if s.fields else {})
+                for s in self.sliders
             ],
             "dots": [{"label": dot.label, "workload": dot.workload, "values": dot.values} for dot in self.dots],
             "workloads": {name: _workload_state(ledger.WORKLOADS[name]) for name in sorted(names)},
             "pairs": [list(pair) for pair in self.pairs],
+            "totals": [vars(total) | {"terms": [list(term) for term in total.terms]} for total in self.totals],
+            "crossings": [list(each) for each in self.crossings],
             "x_range": list(self.x_range),
             "y_range": list(self.y_range),
             "defaults": self.defaults(),

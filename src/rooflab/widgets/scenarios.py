@@ -6,8 +6,10 @@ import dataclasses
 from pathlib import Path
 
 from .. import ledger, records
+from ..models import model
+from ..step import STORED_BYTES, linear_stack
 from ..units import DTYPE_BYTES
-from .scenario import Dot, Point, Scenario, Slider, powers_of_two
+from .scenario import Dot, Point, Scenario, Slider, Total, powers_of_two
 
 
 def roofline_scenario() -> Scenario:
@@ -69,6 +71,184 @@ _FUSION = {
     "norm": ({"eager": "norm_relu_add_unfused", "fused_row": "norm_relu_add_fused"}, {"rows": "R"}),
     "attention": ({"naive": "attention_naive", "fused": "attention_prefill"}, {"L": "L"}),
 }
+
+
+# Dense models with a gated MLP, whose heads any group below divides.
+MODELS = ("llama-2-7b", "llama-3-8b", "mistral-7b", "qwen3-8b", "qwen3-32b", "llama-2-70b", "llama-3-70b")
+
+
+def _model_menu() -> Slider:
+    """Return the menu of models: its fields are the sizes that dots read, and `g`, which moves the slider of groups."""
+    found = [model(name) for name in MODELS]
+    fields = tuple(
+        {
+            **{name: getattr(each, name) for name in ("d", "h", "d_h", "d_ff", "V", "n_layers")},
+            "q": each.h * each.d_h,
+            "kv": 2 * each.h * each.d_h,
+            "gate_up": 2 * each.d_ff,
+            "g": each.h // each.h_kv,
+        }
+        for each in found
+    )
+    names = tuple(each.title for each in found)
+    return Slider("model", "Model", tuple(range(1, len(found) + 1)), 1, names=names, fields=fields)
+
+
+def _menu(name: str, label: str, formats: dict[str, str]) -> Slider:
+    """Return a menu of storage formats, narrow to wide; it starts at the widest."""
+    sizes = {title: STORED_BYTES[each] for title, each in formats.items()}
+    return Slider(name, label, tuple(sizes.values()), max(sizes.values()), names=tuple(sizes))
+
+
+_WEIGHTS = {"4 bit, shared scales": "int4-grouped", "8 bit": "fp8", "16 bit": "bf16"}
+_CACHE = {"8 bit": "fp8", "16 bit": "bf16"}
+_GROUPS = Slider("g", "query heads per KV head g", powers_of_two(1, 32), 1)
+_STORED, _HEAD = {"b_w": "weights", "b_a": 2}, {"b_w": 2, "b_a": 2}
+
+
+def _linear(label: str, d_in: str, d_out: str, tokens: dict) -> Dot:
+    return Dot(label, "linear", tokens | _STORED | {"d_in": d_in, "d_out": d_out})
+
+
+def _step_dots(tokens: dict, attention: dict, head_tokens: float | str) -> tuple[Dot, ...]:
+    """Return the operations of one layer, and the LM head, as dots."""
+    sizes = {"h": "model.h", "h_kv": "model.h/g", "d_h": "model.d_h", "b_kv": "cache", "b_a": 2}
+    return (
+        _linear("Q projection", "model.d", "model.q", tokens),
+        _linear("K and V projections", "model.d", "model.kv/g", tokens),
+        Dot("attention", "attention", tokens | sizes | attention),
+        _linear("O projection", "model.q", "model.d", tokens),
+        _linear("MLP, gate and up", "model.d", "model.gate_up", tokens),
+        _linear("MLP, down", "model.d_ff", "model.d", tokens),
+        # Quantised models leave the head in 16 bits.
+        Dot(
+            "LM head", "linear", tokens | {"s": head_tokens, "b_w": 2, "b_a": 2, "d_in": "model.d", "d_out": "model.V"}
+        ),
+    )
+
+
+_STEP_TERMS = tuple((index, "model.n_layers") for index in range(6)) + ((6, 1),)
+
+
+def decode_scenario() -> Scenario:
+    """Return section 2's decode page: the operations of one layer, and of the LM head, for one step."""
+    return Scenario(
+        id="decode",
+        title="One decode step",
+        sliders=(
+            _model_menu(),
+            _menu("weights", "Weights stored in", _WEIGHTS),
+            _menu("cache", "Cache stored in", _CACHE),
+            Slider("B", "batch B", powers_of_two(1, 1024), 1),
+            Slider("L", "context L", powers_of_two(256, 131072), 4096),
+            _GROUPS,
+            Slider("s", "new tokens per sequence s", (1, 2, 3, 4, 5, 6, 8), 1),
+        ),
+        dots=_step_dots({"B": "B", "s": "s"}, {"L": "L", "c": 0.5}, "s"),
+        totals=(Total("One step", _STEP_TERMS, "s", "B"),),
+        crossings=((4, "B"), (2, "B")),
+        points=_all_points(decode_points),
+        device="h200-sxm",
+        x_range=(0.3, 3e3),
+        y_range=(1e11, 1e16),
+    )
+
+
+def prefill_scenario() -> Scenario:
+    """Return section 2's prefill page: the same operations for the last chunk of a prompt."""
+    tokens = {"B": 1, "s": "L/chunks"}
+    mask = Slider("c", "Attention", (0.5, 1), 0.5, names=("causal", "all pairs"))
+    return Scenario(
+        id="prefill",
+        title="The last chunk of a prompt",
+        sliders=(
+            _model_menu(),
+            _menu("weights", "Weights stored in", _WEIGHTS),
+            _menu("cache", "Cache stored in", _CACHE),
+            mask,
+            Slider("L", "prompt L", powers_of_two(256, 131072), 4096),
+            Slider("chunks", "chunks", powers_of_two(1, 64), 1),
+            _GROUPS,
+        ),
+        dots=_step_dots(tokens, {"L": "L", "c": "c"}, 1),
+        totals=(Total("The last chunk", _STEP_TERMS, "L/chunks", 1),),
+        crossings=((4, "L"), (2, "L")),
+        device="h200-sxm",
+        x_range=(0.3, 1e5),
+        y_range=(1e11, 1e16),
+    )
+
+
+def both_scenario() -> Scenario:
+    """Return section 2's last page: decode and prefill of one model on one roofline."""
+    sizes = {name: f"model.{name}" for name in ("d", "h", "d_h", "d_ff", "V", "n_layers")} | {"h_kv": "model.h/g"}
+    attention = {"h": "model.h", "h_kv": "model.h/g", "d_h": "model.d_h", "b_kv": "cache", "b_a": 2}
+    stored = _STORED | {"b_kv": "cache"}
+    decode, prompt = {"B": "B", "s": 1, "L": "L"}, {"B": 1, "s": "L", "L": "L"}
+
+    def part(values: dict, *names: str) -> dict:
+        return {name: values[name] for name in names}
+
+    return Scenario(
+        id="both",
+        title="Decode and prefill on one roofline",
+        sliders=(
+            _model_menu(),
+            _menu("weights", "Weights stored in", _WEIGHTS),
+            _menu("cache", "Cache stored in", _CACHE),
+            Slider("B", "batch B of decode", powers_of_two(1, 1024), 1),
+            Slider("L", "context and prompt L", powers_of_two(256, 131072), 4096),
+            _GROUPS,
+        ),
+        dots=(
+            _linear("decode, MLP gate and up", "model.d", "model.gate_up", part(decode, "B", "s")),
+            Dot("decode, attention", "attention", decode | attention | {"c": 1}),
+            Dot("decode, whole step", "step", decode | sizes | stored | {"c": 1, "n_out": 1}),
+            _linear("prefill, MLP gate and up", "model.d", "model.gate_up", part(prompt, "B", "s")),
+            Dot("prefill, attention fused", "attention", prompt | attention | {"c": 0.5}),
+            Dot("prefill, attention apart", "attention_apart", prompt | attention),
+            Dot("prefill, whole prompt", "step", prompt | sizes | stored | {"c": 0.5, "n_out": 1}),
+        ),
+        pairs=((5, 4),),
+        device="h200-sxm",
+        x_range=(0.3, 1e5),
+        y_range=(1e11, 1e16),
+    )
+
+
+def decode_points(device: str, root: Path = records.BOOK) -> tuple[Point, ...]:
+    """Return the recorded decode attention of `device`, and its linear layers at the MLP's place on the page."""
+    points = []
+    record = records.find(device, "decode_attention", root)
+    for row in record.rows if record else ():
+        case = row["case"]
+        sizes = {name: case[name] for name in ("B", "L", "h", "h_kv", "d_h")}
+        demand = ledger.WORKLOADS["attention"].demand(**sizes, s=1, c=1, b_kv=2, b_a=2)
+        group = case["h"] // case["h_kv"]
+        when = {"B": case["B"], "L": case["L"], "g": group, "s": 1, "cache": 2}
+        points.append(_decode_point(f"attention, g = {group}", device, demand, row, record, when, 2))
+    record = records.find(device, "decode_linear", root)
+    for row in record.rows if record else ():
+        case = row["case"]
+        demand = linear_stack(model(case["model"]), case["layers"], batch=case["B"])
+        when = {"model": 1 + MODELS.index(case["model"]), "B": case["B"], "s": 1, "weights": 2}
+        when["g"] = model(case["model"]).h // model(case["model"]).h_kv
+        points.append(_decode_point("all linear layers", device, demand, row, record, when, None))
+    return tuple(points)
+
+
+def _decode_point(label, device, demand, row, record, when, dot) -> Point:
+    run = record.runs[row["run"]]
+    return Point(
+        label=f"{label}, {row['version']}",
+        device=device,
+        dtype=row["case"]["dtype"],
+        intensity=demand.intensity_flop_per_byte(),
+        flop_per_s=demand.flop / row["time_s"],
+        source=f"GPU time, {run['measured'][:10]}, PyTorch {run['versions']['torch']}",
+        when=when,
+        dot=dot,
+    )
 
 
 def _all_points(points_of) -> tuple[Point, ...]:

@@ -42,13 +42,12 @@ function evaluate(scenario, state) {
   if (state.launch !== "none") {
     roofs.push({ kind: "launch", key: "launch", rate: device.launch[state.launch], label: `launch, ${state.launch}` });
   }
+  const resolve = sources(scenario, state);
   const rate = (kind, key) => roofs.find((roof) => roof.kind === kind && roof.key === key)?.rate;
   const dots = scenario.dots.map((dot) => {
     const workload = scenario.workloads[dot.workload];
     const values = {};
-    for (const [symbol, source] of Object.entries(dot.values)) {
-      values[symbol] = typeof source === "number" ? source : source === "dtype" ? scenario.dtypes[state.dtype] : state[source];
-    }
+    for (const [symbol, source] of Object.entries(dot.values)) values[symbol] = resolve(source);
     const count = (name) => FORMULAS[name].call(...FORMULAS[name].symbols.map((symbol) => values[symbol]));
     const amount = (roof) =>
       roof.kind === "compute" ? workload.work[roof.key] : roof.kind === "memory" ? workload.traffic[roof.key] : workload.launches;
@@ -60,6 +59,7 @@ function evaluate(scenario, state) {
       result.problem = `no ${unit} peak on record for ${device.title}`;
       return result;
     }
+    result.peak = peak;
     result.ridge = FORMULAS.ridge.call(peak, rate("memory", "hbm"));
     result.time = 0;
     result.times = [];
@@ -73,7 +73,40 @@ function evaluate(scenario, state) {
     result.attainable = result.flop / result.time;
     return result;
   });
-  return { device, compute, roofs, dots };
+  const totals = scenario.totals.map((total) => {
+    const known = total.terms.every(([index]) => !dots[index].problem);
+    const time = known ? total.terms.reduce((sum, [index, many]) => sum + resolve(many) * dots[index].time, 0) : NaN;
+    return { label: total.label, time, perToken: time / resolve(total.new), rate: (resolve(total.batch) * resolve(total.new)) / time };
+  });
+  return { device, compute, roofs, dots, totals };
+}
+
+// The number that a source stands for: a number, a slider, a field of its choice, the number format, or a quotient.
+function sources(scenario, state) {
+  const numbers = { dtype: scenario.dtypes[state.dtype] };
+  for (const slider of scenario.sliders) {
+    numbers[slider.name] = state[slider.name];
+    if (!slider.fields) continue;
+    for (const [name, value] of Object.entries(slider.fields[slider.values.indexOf(state[slider.name])])) numbers[`${slider.name}.${name}`] = value;
+  }
+  return (source) => (typeof source === "number" ? source : source.split("/").map((part) => numbers[part]).reduce((a, b) => a / b));
+}
+
+// The slider's value at which a dot meets the ridge, or null if it does not within the slider's range.
+function crossing(scenario, state, [index, name]) {
+  const slider = scenario.sliders.find((each) => each.name === name);
+  const beyond = (value) => {
+    const dot = evaluate(scenario, { ...state, [name]: value }).dots[index];
+    return dot.intensity >= dot.ridge;
+  };
+  let [low, high] = [slider.values[0], slider.values[slider.values.length - 1]];
+  if (beyond(low) || !beyond(high)) return null;
+  for (let i = 0; i < 60; i++) {
+    const middle = Math.sqrt(low * high);
+    if (beyond(middle)) high = middle;
+    else low = middle;
+  }
+  return high;
 }
 
 // A problem with `state`, in one line that names the value and the choices; "" when there is none.
@@ -93,6 +126,7 @@ function problem(scenario, state) {
   for (const slider of scenario.sliders) {
     const value = state[slider.name];
     if (!(Number.isFinite(value) && value > 0)) return `${slider.name} is ${value}; give a positive number, such as ${slider.values[0]}`;
+    if (slider.names && !slider.values.includes(value)) return `${slider.name} is ${value}; choose from ${slider.values.map((each, i) => `${each} (${slider.names[i]})`).join(", ")}`;
   }
   if (!(Number.isInteger(state.active) && state.active >= 0 && state.active < scenario.dots.length)) {
     return `active is ${state.active}; choose from 0 to ${scenario.dots.length - 1}`;
@@ -161,7 +195,9 @@ function render({ model, el }) {
   const tableBox = node("div", { class: "rooflab-table", tabindex: 0, role: "region", "aria-label": "Workloads and their bounds" });
   const math = node("div", { class: "rooflab-math", tabindex: 0, role: "region", "aria-label": "The formula with its numbers" });
   const pairs = node("p", { class: "rooflab-pairs" });
-  root.append(controls, error, chart, legend, readout, pairs, tableBox, math);
+  const totalsLine = node("p", { class: "rooflab-totals", "aria-live": "polite" });
+  const crossingsLine = node("p", { class: "rooflab-crossings" });
+  root.append(controls, error, chart, legend, readout, pairs, totalsLine, crossingsLine, tableBox, math);
 
   function set(changes) {
     notice = "";
@@ -212,7 +248,18 @@ function render({ model, el }) {
   const basisMenu = menu("basis", "Bound by", [["paper", "roofs on paper"], ["measured", "measured ceilings"]], (basis) => set({ basis }));
   const launchMenu = menu("launch", "Launch floor", [["none", "none"], ["eager", "eager launches"], ["graph", "CUDA graph"]], (launch) => set({ launch }));
 
-  const ranges = scenario.sliders.map((slider) => {
+  // A choice may bring other sliders along: a model its number of key-value heads.
+  const choices = scenario.sliders.filter((slider) => slider.names).map((slider) => {
+    const options = slider.values.map((value, index) => [value, slider.names[index]]);
+    const select = menu(slider.name, slider.label, options, (text) => {
+      const fields = slider.fields?.[slider.values.indexOf(Number(text))] ?? {};
+      const moved = Object.entries(fields).filter(([name]) => sliderNames.includes(name));
+      set({ [slider.name]: Number(text), ...Object.fromEntries(moved) });
+    });
+    return { slider, select };
+  });
+
+  const ranges = scenario.sliders.filter((slider) => !slider.names).map((slider) => {
     const box = node("div", { class: "rooflab-control rooflab-slider" });
     const input = node("input", { type: "range", id: `${uid}-${slider.name}`, min: 0, max: slider.values.length - 1, step: 1 });
     const output = node("output", { for: input.id });
@@ -263,7 +310,8 @@ function render({ model, el }) {
   const roofLayer = node("g");
   const pointLayer = node("g", { class: "rooflab-points" });
   const dotLayer = node("g");
-  chart.append(roofLayer, pointLayer, dotLayer);
+  const crossingLayer = node("g", { class: "rooflab-crossing" });
+  chart.append(roofLayer, crossingLayer, pointLayer, dotLayer);
 
   const marks = scenario.dots.map((dot, index) => {
     const mark = node("g", { class: `rooflab-dot rooflab-dot-${index % 7}`, "data-dot": index });
@@ -354,6 +402,31 @@ function render({ model, el }) {
     legend.textContent = ["Solid: roofs on paper.", measuredLines, shown.length ? `Diamonds: measured points (${sources.join("; ")}).` : ""].join(" ");
   }
 
+  // A dashed line at the ridge says which value of a slider takes a dot there.
+  function drawCrossings(state, dots) {
+    const letter = (index) => String.fromCharCode(65 + index);
+    const lines = [];
+    crossingLayer.replaceChildren();
+    scenario.crossings.forEach(([index, name], row) => {
+      const dot = dots[index];
+      if (dot.problem) return;
+      const slider = scenario.sliders.find((each) => each.name === name);
+      const [low, high] = [slider.values[0], slider.values[slider.values.length - 1]];
+      const value = crossing(scenario, state, [index, name]);
+      if (value === null) {
+        const side = dot.intensity < dot.ridge ? "left" : "right";
+        lines.push(`${letter(index)} (${dot.label}) stays ${side} of the ridge for ${name} from ${low} to ${high}.`);
+        return;
+      }
+      const text = `${letter(index)} crosses at ${name} = ${Math.ceil(value - 1e-9)}`;
+      lines.push(`${letter(index)} (${dot.label}) crosses the ridge at ${name} = ${Math.ceil(value - 1e-9)}.`);
+      const px = x(dot.ridge);
+      crossingLayer.append(node("line", { x1: px, x2: px, y1: y(dot.peak), y2: BOX.height - BOX.bottom }));
+      crossingLayer.append(node("text", { x: px + 5, y: BOX.height - BOX.bottom - 8 - 15 * row, "text-anchor": "start" }, text));
+    });
+    crossingsLine.textContent = lines.join(" ");
+  }
+
   function draw() {
     const state = read();
     const wrong = problem(scenario, state);
@@ -361,7 +434,7 @@ function render({ model, el }) {
     error.hidden = !(wrong || notice);
     error.textContent = wrong || notice;
     if (wrong) return;
-    const { device, compute, dots } = evaluate(scenario, state);
+    const { device, compute, dots, totals } = evaluate(scenario, state);
     drawRoofs(state, device, compute);
     drawPoints(state);
     deviceMenu.value = state.device;
@@ -380,6 +453,12 @@ function render({ model, el }) {
       output.textContent = text;
       input.setAttribute("aria-valuetext", text);
     }
+    for (const { slider, select } of choices) select.value = String(state[slider.name]);
+    totalsLine.textContent = totals
+      .filter((total) => Number.isFinite(total.time))
+      .map((total) => `${total.label}: at least ${si(total.time, "s")}, ${si(total.perToken, "s")} per token of a sequence, at most ${si(total.rate, "token/s")}.`)
+      .join(" ");
+    drawCrossings(state, dots);
     dots.forEach((dot, index) => {
       const { row, pick, cells } = rows[index];
       row.classList.toggle("rooflab-active", index === state.active);

@@ -1,0 +1,7 @@
+# misconception: K and V as wide as Q
+# expects: K and V have kv_dim columns, not d_model
+
+
+def step_flop_per_token(layers, d_model, kv_dim, mlp_dim, vocabulary, context):
+    layer = 2 * (4 * d_model**2 + 3 * d_model * mlp_dim) + 4 * context * d_model
+    return layers * layer + 2 * d_model * vocabulary

@@ -1,0 +1,8 @@
+# misconception: an MLP of two matrices
+# expects: this MLP has three matrices
+
+
+def step_flop(batch, context, layers, d_model, kv_dim, mlp_dim, vocabulary):
+    projections = 2 * d_model * (d_model + kv_dim)
+    layer = 2 * (projections + 2 * d_model * mlp_dim) + 4 * context * d_model
+    return batch * (layers * layer + 2 * d_model * vocabulary)

@@ -1,0 +1,10 @@
+# misconception: 0.41 FLOP/byte: 54 GFLOP over a number of GiB
+# expects: leaves out the FLOP of the MLP, and a number of GiB stands for GB
+
+
+def step_flop_per_byte(batch, context, layers, d_model, kv_dim, mlp_dim, vocabulary, bytes_per_weight, bytes_per_kv):
+    weights = layers * (2 * d_model * (d_model + kv_dim) + 3 * d_model * mlp_dim) + d_model * vocabulary
+    flop = batch * layers * (4 * context * d_model + 8 * d_model**2)
+    held = bytes_per_weight * (weights + d_model * vocabulary)
+    gib = (held + bytes_per_kv * batch * layers * 2 * context * kv_dim) / 2**30
+    return flop / (gib * 1e9)

@@ -1,0 +1,8 @@
+# misconception: parameters given as bytes
+# expects: you counted elements, not bytes
+
+
+def weight_bytes(layers, d_model, kv_dim, mlp_dim, vocabulary, bytes_per_weight):
+    inside = layers * (2 * d_model * (d_model + kv_dim) + 3 * d_model * mlp_dim)
+    table = d_model * vocabulary
+    return inside + 2 * table, inside + table
