@@ -317,6 +317,7 @@ def _mlp(model: Model, add, linear, t) -> None:
         linear("router", d, moe.experts + moe.shared_gate, moe.layers)
         sizes = {"d": d, "d_ff": moe.d_ff / t, "m": matrices, "n_e": moe.experts, "k_e": moe.top_k}
         add("routed experts", "experts", moe.layers, **sizes)
+        add("routed experts, activation", "mlp_activation", moe.layers, d_ff=moe.top_k * moe.d_ff / t, m=matrices)
 
 
 # Memory --------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The explorer on the static page, moved as a reader moves it; expected numbers come from the Python formulas."""
 
+import math
 import random
 import re
 import unicodedata
@@ -11,7 +12,14 @@ from rooflab import records
 from rooflab.hardware import device, devices
 from rooflab.roofline import Roofline, RooflineError
 from rooflab.units import si
-from rooflab.widgets import fusion_scenario, roofline_scenario
+from rooflab.widgets import (
+    RooflineExplorer,
+    both_scenario,
+    decode_scenario,
+    fusion_scenario,
+    prefill_scenario,
+    roofline_scenario,
+)
 from rooflab.widgets.explorer import all_formulas
 
 SECTION = "01-roofline.html"
@@ -41,9 +49,16 @@ def dot_position(page, index=0):
 
 
 def random_numbers(formula, rng):
+    # The share of the experts that a batch touches is a power of the batch.
+    few = {"B": (1, 500), "s": (1, 9), "k_e": (1, 9), "n_e": (9, 300)}
+    few = few if any(symbol.name == "n_e" for symbol in formula.symbols) else {}
     for symbol in formula.symbols:
-        if symbol.name in ("b", "c"):
+        if symbol.name in ("b", "b_w", "b_kv", "b_a"):
             yield rng.choice([0.5, 1.0, 2.0, 4.0], POINTS)
+        elif symbol.name == "c":
+            yield rng.choice([0.5, 1.0], POINTS)
+        elif symbol.name in few:
+            yield rng.integers(*few[symbol.name], POINTS).astype(float)
         elif symbol.unit == 1:
             yield rng.integers(1, 100_000, POINTS).astype(float)
         else:
@@ -117,29 +132,37 @@ def test_keyboard_steps_exactly_and_the_bound_flips_where_python_says(page):
 
 
 @pytest.mark.parametrize(
-    ("slug", "scenario"), [("01-roofline", roofline_scenario()), ("03-fusion-levels", fusion_scenario())]
+    ("slug", "scenario"),
+    [
+        ("01-roofline", roofline_scenario()),
+        ("02-decode-and-prefill", decode_scenario()),
+        ("02-decode-and-prefill", prefill_scenario()),
+        ("02-decode-and-prefill", both_scenario()),
+        ("03-fusion-levels", fusion_scenario()),
+    ],
+    ids=lambda value: getattr(value, "id", value),
 )
 def test_every_readout_equals_python_over_random_states(page_at, slug, scenario):
     page = page_at(f"{slug}.html")
-    page.locator(".rooflab-chart").wait_for()
+    box = page.locator(f"[data-rooflab-explorer='{scenario.id}']")
+    box.locator(".rooflab-chart").wait_for()
     rng = random.Random(11)
     seen = 0
-    for _ in range(60):
+    for _ in range(60 if slug != "02-decode-and-prefill" else 25):
         gpu = rng.choice(list(devices().values()))
         dtype = rng.choice(gpu.dtypes("tensor"))
         sizes = {slider.name: rng.choice(slider.values) for slider in scenario.sliders}
         launch = rng.choice(["none", "eager", "graph"]) if gpu.id == "h200-sxm" else "none"
         measured = gpu.id == "h200-sxm" and dtype in ("bf16", "fp8") and rng.random() < 0.5
         state = dict(device=gpu.id, dtype=dtype, launch=launch, basis="measured" if measured else "paper", **sizes)
-        page.evaluate(
-            "s => { const m = document.querySelector('[data-rooflab-explorer]').model;"
-            "Object.assign(m.state, s); m.set('active', 1); m.set('active', 0); }",
+        box.evaluate(
+            "(box, s) => { const m = box.model;Object.assign(m.state, s); m.set('active', 1); m.set('active', 0); }",
             state,
         )
         settle(page)
-        assert page.locator(".rooflab-error").is_hidden(), page.locator(".rooflab-error").inner_text()
+        assert box.locator(".rooflab-error").is_hidden(), box.locator(".rooflab-error").inner_text()
         line = Roofline.of(gpu, dtype, measured=measured, launch=None if launch == "none" else launch)
-        cells = page.locator(".rooflab-table tbody tr").evaluate_all(
+        cells = box.locator(".rooflab-table tbody tr").evaluate_all(
             "rows => rows.map(row => [...row.querySelectorAll('[data-cell]')].map(cell => cell.textContent))"
         )
         times = []
@@ -157,10 +180,64 @@ def test_every_readout_equals_python_over_random_states(page_at, slug, scenario)
             assert name == bound.roof.label
             seen += 1
             times.append(bound.time_s)
-        if len(times) == len(cells) and scenario.pairs:
-            said = page.locator(".rooflab-pairs").inner_text()
-            assert all(f"{si(times[i] / times[j])}x" in said for i, j in scenario.pairs)
-    assert seen > 200
+        if len(times) < len(cells):
+            continue
+        said = box.locator(".rooflab-pairs").inner_text()
+        assert all(f"{si(times[i] / times[j])}x" in said for i, j in scenario.pairs)
+        explorer = RooflineExplorer(scenario, **state)
+        said = box.locator(".rooflab-totals").inner_text()
+        for total in explorer.totals():
+            each, rate = si(total["time_per_token_s"], "s"), si(total["tokens_per_s"], "token/s")
+            assert f"at least {si(total['time_s'], 's')}, {each} per token of a sequence, at most {rate}" in said
+        said = box.locator(".rooflab-crossings").inner_text()
+        for (index, name), value in zip(scenario.crossings, explorer.crossings(), strict=True):
+            letter = chr(65 + index)
+            if value is None:
+                assert re.search(rf"{letter} \([^)]*\) stays (left|right) of the ridge for {name}", said)
+            else:
+                assert re.search(rf"{letter} \([^)]*\) crosses the ridge at {name} = {math.ceil(value - 1e-9)}\.", said)
+    assert seen > 100
+
+
+def test_a_model_brings_its_groups_and_the_crossing_is_marked(page_at):
+    page = page_at("02-decode-and-prefill.html")
+    box = page.locator("[data-rooflab-explorer='decode']")
+    box.get_by_label("Model").select_option("Llama 2 70B")
+    settle(page)
+    assert box.evaluate("box => [box.model.state.model, box.model.state.g]") == [6, 8]
+    explorer = RooflineExplorer(decode_scenario(), model=1)
+    explorer.model = 6
+    assert explorer.g == 8, "and in a live notebook"
+    mark = box.locator(".rooflab-crossing text").all_text_contents()
+    assert mark == [f"E crosses at B = {math.ceil(explorer.crossings()[0])}"]
+    box.get_by_label("Weights stored in").select_option("4 bit, shared scales")
+    settle(page)
+    explorer.weights = 0.515625
+    assert box.locator(".rooflab-crossing text").all_text_contents() == [
+        f"E crosses at B = {math.ceil(explorer.crossings()[0])}"
+    ]
+
+
+def test_a_real_mouse_drags_the_batch_over_the_ridge_and_the_rate_follows(page_at):
+    page = page_at("02-decode-and-prefill.html")
+    box = page.locator("[data-rooflab-explorer='decode']")
+    slider = box.get_by_role("slider", name="batch B")
+    slider.scroll_into_view_if_needed()
+    box.locator("[data-dot='4']").click(force=True)
+    place = slider.bounding_box()
+    y = place["y"] + place["height"] / 2
+    page.mouse.move(place["x"] + 8, y)
+    page.mouse.down()
+    page.mouse.move(place["x"] + place["width"] - 4, y, steps=10)
+    page.mouse.up()
+    settle(page)
+    assert box.evaluate("box => box.model.state.B") == 1024
+    cells = box.locator(".rooflab-table tbody tr").evaluate_all(
+        "rows => rows.map(row => row.querySelector('[data-cell=bound]').textContent)"
+    )
+    assert [cells[index] for index in (2, 4)] == ["HBM3e bandwidth", "bf16 matrix peak"]
+    expected = RooflineExplorer(decode_scenario(), B=1024).totals()[0]["tokens_per_s"]
+    assert f"at most {si(expected, 'token/s')}" in box.locator(".rooflab-totals").inner_text()
 
 
 def test_choosing_a_device_without_the_dtype_says_so(page):

@@ -422,7 +422,8 @@ function render({ model, el }) {
       lines.push(`${letter(index)} (${dot.label}) crosses the ridge at ${name} = ${Math.ceil(value - 1e-9)}.`);
       const px = x(dot.ridge);
       crossingLayer.append(node("line", { x1: px, x2: px, y1: y(dot.peak), y2: BOX.height - BOX.bottom }));
-      crossingLayer.append(node("text", { x: px + 5, y: BOX.height - BOX.bottom - 8 - 15 * row, "text-anchor": "start" }, text));
+      const left = px > BOX.width / 2; // of the line there is room for the words
+      crossingLayer.append(node("text", { x: px + (left ? -5 : 5), y: BOX.height - BOX.bottom - 8 - 15 * row, "text-anchor": left ? "end" : "start" }, text));
     });
     crossingsLine.textContent = lines.join(" ");
   }
