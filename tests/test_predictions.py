@@ -164,6 +164,40 @@ def test_fused_attention_moves_no_more_than_its_ledger():
     assert 0.85 * ledger <= moved <= 1.02 * ledger
 
 
+DECODE = [(e, row) for e in ("decode_linear", "decode_attention") for row in rows(e)]
+
+
+@pytest.mark.parametrize(("experiment", "row"), DECODE, ids=[f"{e} {r['version']} {r['case']}" for e, r in DECODE])
+def test_every_point_of_decode_lies_below_its_roof(experiment, row):
+    demand = EXPERIMENTS[experiment].demand(row["case"], row["version"])
+    # A warm L2 could help a cache of less than its size; every call finds it cold.
+    assert row["cache"] == "cold"
+    assert row["time_s"] > Roofline.of(device("h200-sxm"), "bf16").bound(demand).time_s
+
+
+@pytest.mark.parametrize("model", ["llama-2-7b", "llama-3-8b"])
+def test_a_decode_step_streams_its_weights_and_bends_at_the_ridge(model):
+    def time_s(version, batch):
+        return one("decode_linear", version, model=model, B=batch)["time_s"]
+
+    demand = EXPERIMENTS["decode_linear"].demand({"model": model, "layers": 4, "B": 1, "dtype": "bf16"}, "gemv_graph")
+    read = ceilings("h200-sxm")["read"].rate
+    assert demand.traffic["hbm"] / time_s("gemv_graph", 1) >= 0.85 * read
+    assert time_s("graph", 1) < time_s("eager", 1)
+    # Far left of the ridge the batch is free, far right of it time is proportional to the batch.
+    assert time_s("merged_graph", 32) == pytest.approx(time_s("merged_graph", 1), rel=0.1)
+    assert time_s("merged_graph", 512) / time_s("merged_graph", 384) == pytest.approx(512 / 384, rel=0.1)
+
+
+def test_the_batch_does_not_change_the_intensity_of_attention_and_grouping_does():
+    def flop_per_s(h_kv, batch):
+        row = one("decode_attention", "graph", h_kv=h_kv, B=batch, L=4096)
+        return EXPERIMENTS["decode_attention"].demand(row["case"], "graph").flop / row["time_s"]
+
+    assert flop_per_s(32, 512) == pytest.approx(flop_per_s(32, 64), rel=0.05)
+    assert flop_per_s(8, 512) == pytest.approx(4 * flop_per_s(32, 512), rel=0.05)
+
+
 def test_what_the_kernels_reach():
     """The best fused kernels against a copy and against torch.compile, in one run."""
     norm, compiled = (one("norm", name, dtype="bf16", rows=65536) for name in ("fused_row", "compiled"))
