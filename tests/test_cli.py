@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from rooflab import cli, hardware, models, records, step, timing
-from rooflab.ledger import LINEAR_RIDGE_TOKENS
+from rooflab.ledger import LINEAR_RIDGE_TOKENS, ROOFLINE, WORKLOADS
 from rooflab.records import Record
 from rooflab.roofline import Roofline
 from rooflab.units import si
@@ -348,6 +349,19 @@ def test_the_model_command_imports_neither_torch_nor_numpy():
     run = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
     assert (run.returncode, run.stderr.strip()) == (0, "")
     assert run.stdout.startswith("Llama 2 7B")
+
+
+FORMULAS = [*ROOFLINE.values(), *(each for work in WORKLOADS.values() for each in work.formulas)]
+
+
+@pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.name)
+def test_a_formula_says_the_same_of_numbers_and_of_arrays(formula):
+    """Numbers alone take a way past NumPy."""
+    for least in range(3):
+        values = {symbol.name: (i + least) % 3 + 1.5 for i, symbol in enumerate(formula.symbols)}
+        values |= {"n_e": 8} if "n_e" in values else {}  # no less than k_e
+        arrays = {name: np.array([value, value]) for name, value in values.items()}
+        assert np.broadcast_to(formula(**arrays), 2)[1] == pytest.approx(formula(**values), rel=1e-14)
 
 
 # SymPy and its units alone take 0.4 s of it.
