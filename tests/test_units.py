@@ -2,6 +2,7 @@
 
 import pytest
 import sympy
+import sympy.physics.units
 
 from rooflab import units
 from rooflab.units import FLOP, GB, UnitError, byte, element, launch, second

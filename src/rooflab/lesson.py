@@ -106,7 +106,7 @@ def claim(statement: str, value, expected: str) -> Checked:
 
 def _value_in(value, unit: str) -> float:
     """Return `value` as a float in `unit`; a plain number counts as being in base units."""
-    if isinstance(value, sympy.Basic) and value.has(sympy.physics.units.Quantity):
+    if isinstance(value, sympy.Basic) and value.has(units.Quantity):
         return units.value_in(value, unit)
     scale = _PLAIN[unit] if unit in _PLAIN else float(units.magnitude(units.parse_unit(unit), 1))
     return float(value) / scale

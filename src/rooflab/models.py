@@ -665,7 +665,7 @@ def load(source: str | Path | Mapping, *, as_type: str | None = None) -> Model:
         path, found = (path / "config.json" if path.is_dir() else path), path.exists()
     except (OSError, ValueError):  # too long, or with a NUL
         found = False
-    if not found and isinstance(source, str):
+    if not found and isinstance(source, str) and not source.endswith(".json") and os.sep not in source:
         raise ModelError(f"model: {_unknown(source, _tables())}; or the path of a config.json, and no file is there")
     config = _read_json(path)
     whole = Path(os.path.abspath(path))

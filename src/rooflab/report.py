@@ -129,20 +129,15 @@ def _totals(steps: Sequence[Step], roofline: Roofline, time_s: float, prefill: b
 
 
 def _memory(model: Model, gpu, precision: step.Precision, context: int, gpus: int) -> dict:
-    """Return what the model holds and what fits into `gpus` devices, the weights shared evenly among them.
-
-    A GPU keeps its share of the key-value heads, one at least; a latent cache cannot be shared.
-    """
-    weights, cache = step.weight_bytes(model, precision), step.cache_bytes(model, context, precision)
-    share = 1 if model.mla else max(1 / gpus, 1 / model.h_kv)
-    capacity = gpu.capacity_bytes()
+    """Return what the model holds, and what fits into `gpus` devices."""
+    weights, capacity = step.weight_bytes(model, precision), gpu.capacity_bytes()
     return {
         "cache_bytes_per_token": step.cache_bytes_per_token(model, precision),
-        "cache_bytes_per_sequence": cache,
+        "cache_bytes_per_sequence": step.cache_bytes(model, context, precision),
         "weight_bytes": weights,
         "capacity_bytes": capacity,
         "least_gpus": math.ceil(weights / capacity),
-        "most_sequences": max(0, math.floor((capacity - weights / gpus) / (cache * share))),
+        "most_sequences": step.most_sequences(model, capacity, context, precision, gpus),
     }
 
 

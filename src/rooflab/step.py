@@ -355,7 +355,14 @@ def cache_bytes(model: Model, context: int, precision: Precision | None = None) 
     return per_layer * ((model.n_layers - model.window_layers) * context + model.window_layers * windowed)
 
 
-def most_sequences(model: Model, capacity_bytes: float, context: int, precision: Precision | None = None) -> int:
-    """Return how many sequences of `context` tokens fit beside the weights; 0 if the weights alone do not."""
-    left = capacity_bytes - weight_bytes(model, precision)
-    return max(0, math.floor(left / cache_bytes(model, context, precision)))
+def most_sequences(
+    model: Model, capacity_bytes: float, context: int, precision: Precision | None = None, gpus: int = 1
+) -> int:
+    """Return how many sequences of `context` tokens fit beside the weights; 0 if the weights alone do not.
+
+    `capacity_bytes` is that of one of `gpus` that share the weights evenly. Each keeps its share of the key-value
+    heads, one at least; a latent cache cannot be shared.
+    """
+    left = capacity_bytes - weight_bytes(model, precision) / gpus
+    share = 1 if model.mla else max(1 / gpus, 1 / model.h_kv)
+    return max(0, math.floor(left / (cache_bytes(model, context, precision) * share)))

@@ -12,6 +12,9 @@ try:
         os.environ.setdefault("TRITON_INTERPRET", "1")
     import triton
     import triton.language as tl
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia import hopper
     from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing}; the kernels need torch and triton: pip install 'rooflab[gpu]'") from None
@@ -45,7 +48,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 __all__ = [
     *("DTYPES", "INTERPRETED", "KernelError", "output", "reachable", "require", "same_shape", "sm_count"),
-    *("tl", "torch", "triton"),
+    *("gl", "gluon", "hopper", "tl", "torch", "triton"),
 ]
 
 
