@@ -267,7 +267,7 @@ def test_bad_input_is_one_line_that_names_the_field_and_the_file(tmp_path):
     (tmp_path / "heads.json").write_text(json.dumps(TINY | {"num_key_value_heads": 3}))
     for arguments, said in (
         (["llama-2-7"], "unknown 'llama-2-7', did you mean 'llama-2-7b'?"),
-        ([tmp_path / "none.json"], "no file is there"),
+        ([tmp_path / "none.json"], "No such file"),
         ([tmp_path / "list.json"], "list.json: not valid JSON"),
         ([tmp_path / "odd.json"], "odd.json: head_dim: missing, and the hidden size 63"),
         ([tmp_path / "heads.json"], "heads.json: num_attention_heads: 4 is not a multiple"),
