@@ -4,6 +4,7 @@ Without a GPU the kernels run in Triton's interpreter; run as a script, this fil
 """
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -21,6 +22,8 @@ from rooflab.kernels import (
     check,
     elementwise,
     fingerprint,
+    gemm,
+    gemm_fp8,
     gemv,
     layernorm,
     softmax,
@@ -416,7 +419,8 @@ def test_every_kernel_has_its_header():
     titles = ["# One program: ", "# Grid: ", "# HBM traffic per program: ", "# This version: "]
     for name in MODULES:
         lines = (kernels.FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()
-        starts = [number for number, line in enumerate(lines) if line == "@triton.jit"]
+        starts = [at for at, line in enumerate(lines[:-1]) if re.match(r"def \w+_kernel\(", lines[at + 1])]
+        assert len(starts) >= lines.count("@triton.jit"), "the name of a kernel ends in _kernel"
         assert starts, f"{name}.py holds no kernel"
         for start in starts:
             header = lines[start - 4 : start]
@@ -442,12 +446,20 @@ def test_importing_triton_too_early_is_explained():
 H200_SHARED_BYTES = 227 * 1024
 
 
+GEMM = [gemm.naive, gemm.tensor_core, gemm.grouped, gemm.autotuned, gemm.split_k]
+GEMM += [gemm.tma, gemm.persistent, gemm.warp_specialised]
+
+
 def compile_for_hopper():
     """Call every wrapper with the sizes of the experiments; print, for each launch, what it compiles to on sm_90."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     types = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "int32": "i32", "int64": "i64"}
+    types["float8_e4m3fn"] = "fp8e4nv"
+    triton.knobs.nvidia.dump_ptxas_log = True
+    triton.knobs.compilation.always_compile = True  # the log of a kernel from the cache is lost
 
     def run(self, *args, grid, warmup, **options):
         values = dict(zip(self.arg_names, args, strict=False))
@@ -460,12 +472,18 @@ def compile_for_hopper():
                 signature[name], constants[name] = "constexpr", value
             elif isinstance(value, torch.Tensor):
                 signature[name] = "*" + types[str(value.dtype).removeprefix("torch.")]
+            elif hasattr(value, "block_shape"):  # a TMA descriptor
+                element = types[str(value.base.dtype).removeprefix("torch.")]
+                layout = f",{value.layout!r}" if self.is_gluon() else ""
+                signature[name] = f"tensordesc<{element}{list(value.block_shape)}{layout}>"
+                continue
             else:
                 signature[name] = "fp32" if isinstance(value, float) else "i32" if value < 2**31 else "i64"
             if signature[name] not in ("constexpr", "fp32") and (not isinstance(value, int) or value % 16 == 0):
                 attributes[(position,)] = [["tt.divisibility", 16]]
-        source = ASTSource(self, signature, constants, attributes)
-        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        source = (GluonASTSource if self.is_gluon() else ASTSource)(self, signature, constants, attributes)
+        with contextlib.redirect_stdout(io.StringIO()) as log:
+            compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         ptx = compiled.asm["ptx"]
         report = dict(
             kernel=self.fn.__name__,
@@ -476,13 +494,30 @@ def compile_for_hopper():
             stores=ptx.count("st.global"),
             wide_stores=len(re.findall(r"st\.global\S*\.v4\.b32|st\.global\S*\.v2\.b64", ptx)),
             tensor_core=ptx.count("wgmma.mma_async"),
+            tma=ptx.count("cp.async.bulk.tensor"),
+            register_moves=ptx.count("setmaxnreg"),
+            registers=max(map(int, re.findall(r"Used (\d+) registers", log.getvalue()))),
+            spilled_bytes=sum(map(int, re.findall(r"(\d+) bytes spill", log.getvalue()))),
+            # ptxas has a reason to let only one wgmma run at a time.
+            serialised=re.findall(r"\(C75\d\d\)", log.getvalue()),
         )
         print(json.dumps(report))
 
     triton.runtime.jit.JITFunction.run = run
     _triton.reachable = lambda tensor: True
-    for module in (layernorm, softmax, streams):
+    for module in (gemm, gemm_fp8, layernorm, softmax, streams):
         module.sm_count = lambda device: 132
+    gemm.INTERPRETED, gemm._capability = False, lambda tensor: (9, 0)
+    a = torch.empty(4096, 4096, dtype=torch.bfloat16)
+    for version in GEMM:
+        version(a, a)
+    for M in (16, 256):
+        gemm.autotuned(a[:M], a)
+    a, one, row = a.view(torch.float8_e4m3fn)[:, :4096].contiguous(), torch.ones(1, 1), torch.ones(4096, 1)
+    gemm_fp8.fp8_tensor(a, a, one, one)
+    gemm_fp8.fp8_row(a, a, row, row)
+    for version in (gemm_fp8.fp8_block, gemm_fp8.fp8_block_specialised):
+        version(a, a, torch.ones(4096, 32), torch.ones(32, 32))
     for dtype in (torch.bfloat16, torch.float32):
         x = torch.empty(1 << 28, dtype=dtype)  # memory that no one touches is never taken
         elementwise.unfused(x, 2)
@@ -514,17 +549,32 @@ def test_all_kernels_compile_for_hopper(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     sources = "".join((kernels.FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in MODULES)
-    assert {report["kernel"] for report in reports} == set(re.findall(r"@triton\.jit\ndef (\w+)", sources))
+    assert {report["kernel"] for report in reports} == set(re.findall(r"\.jit\ndef (\w+_kernel)", sources))
     for report in reports:
         assert report["cubin_bytes"] > 0 and report["shared_bytes"] <= H200_SHARED_BYTES, report
-        if report["kernel"] in ("chase_kernel", "add_one_kernel", "read_kernel", "rows_kernel"):
+        assert not report["serialised"], report
+        if report["tma"]:
+            assert report["stores"] == 0, report  # TMA moves all tiles; what is loaded is scales
+            continue
+        if report["kernel"] in ("chase_kernel", "add_one_kernel", "read_kernel", "rows_kernel", "naive_kernel"):
             continue  # one element at a time, or a few results per program
+        if report["kernel"] == "grouped_kernel" and not report["tensor_core"]:
+            assert report["wide_loads"] == report["loads"] > 0, report
+            continue  # a tile of 16 rows: four results per thread
         assert report["wide_loads"] == report["loads"] and report["wide_stores"] == report["stores"] > 0, report
-    # The matrix products of 16-bit operands run on the Tensor Cores.
-    assert {report["kernel"] for report in reports if report["tensor_core"]} == {
-        "scores_kernel",
-        "weighted_values_kernel",
-    }
+    # The matrix products of 16-bit and 8-bit operands run on the Tensor Cores; naive and mma.sync are not among these.
+    products = {report["kernel"] for report in reports if report["tensor_core"]}
+    by_tma = {"tma_kernel", "persistent_kernel", "warp_specialised_kernel", "fp8_tensor_kernel", "fp8_row_kernel"}
+    by_tma |= {"fp8_block_kernel", "fp8_block_specialised_kernel"}
+    by_pointers = {"tensor_core_kernel", "grouped_kernel"}
+    assert products == by_tma | by_pointers | {"scores_kernel", "weighted_values_kernel"}
+    assert {report["kernel"] for report in reports if report["tma"]} == by_tma
+    for report in reports:
+        if report["kernel"] in by_tma | by_pointers | {"naive_kernel"}:
+            assert report["spilled_bytes"] == 0, report
+        if report["kernel"].endswith("specialised_kernel"):
+            # Two consumers, each with four wgmma of 32 bytes of K; registers move from the producer.
+            assert report["tensor_core"] == 8 and report["register_moves"] > 0, report
     read = [report for report in reports if report["kernel"] in ("read_kernel", "rows_kernel")]
     assert all(report["wide_loads"] == report["loads"] > 0 for report in read)
 

@@ -9,7 +9,7 @@ import pytest
 import rooflab
 
 LAYERS = [
-    ["units", "ledger", "timing", "provenance", "kernels"],
+    ["units", "ledger", "numerics", "timing", "provenance", "kernels"],
     ["hardware", "models", "step", "records"],
     ["roofline"],
     ["figures", "widgets", "experiments", "lesson", "exercises"],

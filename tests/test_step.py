@@ -192,6 +192,21 @@ def test_weights_of_a_decode_step_are_those_of_its_class(family, config):
     read = total - positions - (0 if ours.tied else table) - idle + rows
     for latent in (True, False):
         assert step.decode(ours, context=7, latent=latent).moved("weights") == pytest.approx(2 * read, rel=1e-12)
+    # The matrices of the layers can be stored otherwise than embedding, head, norms and biases.
+    outside = (
+        "embed_tokens.weight",
+        "embed_in.weight",
+        "wte.weight",
+        "wpe.weight",
+        "lm_head.weight",
+        "embed_out.weight",
+    )
+    matrices = {name: part for name, part in network.named_parameters() if part.dim() > 1}
+    inside = sum(part.numel() for name, part in matrices.items() if not name.endswith(outside))
+    small = Precision(weights="int8")
+    assert step.weight_bytes(ours, small) == 2 * total - inside
+    moved = step.decode(ours, context=7, precision=small).moved("weights")
+    assert moved == pytest.approx(2 * read - (inside - idle), rel=1e-12)
     if not ours.moe:
         assert step.decode(ours, batch=3, context=7).moved("weights") == 2 * (read + 2 * rows)
         assert step.decode(ours, context=7, new_tokens=4).moved("weights") == 2 * (read + 3 * rows)

@@ -29,7 +29,7 @@ from rooflab import ledger
 from rooflab.units import UnitError, value_in
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4")
-UNITS = ("tensor", "vector")
+UNITS = ("tensor", "vector", "exp")
 
 
 class HardwareError(ValueError):

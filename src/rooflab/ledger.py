@@ -82,6 +82,10 @@ Q = Var("Q", byte, "bytes that a workload moves at one memory level")
 I = Var("I", FLOP / byte, "intensity: operations per byte moved")  # noqa: E741 - the field's letter
 P = Var("P", FLOP / second, "peak rate of a compute unit")
 beta = Var("beta", byte / second, "peak bandwidth of a memory level")
+n_SM = Var("n_SM", 1, "streaming multiprocessors of a GPU")
+p_clk = Var("p_clk", FLOP, "operations that one unit, such as an SM, completes per clock")
+f_clk = Var("f_clk", 1 / second, "clock")
+P_exp = Var("P_exp", FLOP / second, "peak rate of exponentials, each counted as 1 FLOP")
 n_launch = Var("n_launch", launch, "kernel launches")
 t_launch = Var("t_launch", second / launch, "least time per kernel launch")
 
@@ -588,5 +592,27 @@ _define_sum(
     assumes="every operation of the step on its own; FLOPs of the matrix products only",
 )
 
+# Matrix units and tiles -----------------------------------------------------------------------------------------------
+
+_TILES = ceiling(M / B_M) * ceiling(N / B_N)
+_define(
+    "gemm_waves",
+    "GEMM in whole waves of whole tiles",
+    flop=2 * B_M * B_N * K * n_SM * ceiling(_TILES / n_SM),
+    hbm_elements=M * K + K * N + M * N,
+    unit="tensor",
+    assumes="each SM computes one whole tile per wave; the last wave costs as much as a full one",
+)
+
 ALL_REDUCE_BYTES = Formula("all_reduce_bytes", 2 * B * s * d * (n_gpu - 1) / n_gpu * b_a * element, byte)
 LINEAR_RIDGE_TOKENS = Formula("linear_ridge_tokens", P / beta * b_w * element / (2 * FLOP), sympy.Integer(1))
+UNIT_PEAK = Formula("unit_peak", n_SM * p_clk * f_clk, FLOP / second)
+# Attention multiplies 4 d_h FLOP and takes one exponential for each score.
+EXP_OVER_MMA = Formula("exp_over_mma", P / (4 * d_h * P_exp), sympy.Integer(1))
+TILES = Formula("tiles", _TILES, sympy.Integer(1))
+WAVES = Formula("waves", ceiling(_TILES / n_SM), sympy.Integer(1))
+FILLED_SHARE = Formula("filled_share", M * N / (B_M * B_N * n_SM * ceiling(_TILES / n_SM)), sympy.Integer(1))
+
+OTHERS = {
+    f.name: f for f in (ALL_REDUCE_BYTES, LINEAR_RIDGE_TOKENS, UNIT_PEAK, EXP_OVER_MMA, TILES, WAVES, FILLED_SHARE)
+}

@@ -46,10 +46,8 @@ if INTERPRETED:
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-__all__ = [
-    *("DTYPES", "INTERPRETED", "KernelError", "output", "reachable", "require", "same_shape", "sm_count"),
-    *("gl", "gluon", "hopper", "tl", "torch", "triton"),
-]
+__all__ = ["DTYPES", "INTERPRETED", "KernelError", "output", "reachable", "require", "same_shape", "sm_count"]
+__all__ += ["gl", "gluon", "hopper", "tl", "torch", "triton"]
 
 
 def sm_count(device) -> int:

@@ -12,12 +12,13 @@ LayoutDescriptor = gluon.nvidia.hopper.TensorDescriptor
 mbarrier, bulk = hopper.mbarrier, hopper.tma
 
 DTYPES = (torch.bfloat16, torch.float16)
+ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 NAIVE = dict(BLOCK_M=32, BLOCK_N=32, BLOCK_K=16, num_warps=4)
 TENSOR_CORE = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=3)
 GROUPED = dict(TENSOR_CORE, GROUP=8)
 TMA = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, num_warps=8, num_stages=3)
 PERSISTENT = dict(TMA)
-SPLIT_K = dict(BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, SPLIT=4, num_warps=4, num_stages=4)
+SPLIT_K = dict(BLOCK_M=16, BLOCK_N=128, BLOCK_K=128, SPLIT=8, num_warps=4, num_stages=3)
 WARP_SPECIALISED = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, STAGES=4)
 # Candidates of `autotuned` by the class of the shape, and what it takes while nothing is tuned: the first of each.
 CONFIGS = {
@@ -139,7 +140,7 @@ def grouped(a, b, out=None, config=None):
 
 def autotuned(a, b, out=None, config=None):
     """Return A B^T from the kernel of `grouped`, with the config that `tune` found, or else its class's default."""
-    M, N, K = _shape(a, b)
+    M, N, K = shape_of(a, b)
     config = config or TUNED.get(_key(a, b)) or CONFIGS[shape_class(M, N)][0]
     return _by_pointers(grouped_kernel, a, b, out, config)
 
@@ -161,7 +162,7 @@ def tune(a, b, candidates=None, timer=None):
     `timer` takes a call and returns its time in any unit; without it, Triton's do_bench gives a median.
     Configs that need more shared memory than the card has are left out.
     """
-    M, N, K = _shape(a, b)
+    M, N, K = shape_of(a, b)
     timer = timer or (lambda call: triton.testing.do_bench(call, warmup=10, rep=50, return_mode="median"))
     out, times = output(None, a, (M, N)), {}
     candidates = candidates or CONFIGS[shape_class(M, N)]
@@ -178,7 +179,7 @@ def tune(a, b, candidates=None, timer=None):
 
 def split_k(a, b, out=None, config=None):
     """Return A B^T from two kernels for few rows: SPLIT programs share a tile's K, then their parts are added."""
-    M, N, K = _shape(a, b)
+    M, N, K = shape_of(a, b)
     out, config = output(out, a, (M, N)), config or SPLIT_K
     parts = torch.empty((config["SPLIT"], M, N), dtype=torch.float32, device=a.device)
     grid = (tiles(M, N, config["BLOCK_M"], config["BLOCK_N"]), config["SPLIT"])
@@ -199,26 +200,21 @@ def persistent(a, b, out=None, config=None):
 
 def warp_specialised(a, b, out=None, config=None):
     """Return A B^T from programs of three warpgroups: one moves tiles, two multiply. For sm_90 only."""
-    M, N, K = _shape(a, b)
+    M, N, K = shape_of(a, b)
     out, config = output(out, a, (M, N)), config or WARP_SPECIALISED
-    _require_hopper(a)
-    _require_aligned(a=a, b=b, out=out)
-    layouts = _shared_layouts(a.dtype, config)
-    blocks = _blocks(config)
-    descriptors = [
-        LayoutDescriptor.from_tensor(tensor, block, layout)
-        for tensor, block, layout in zip((a, b, out), blocks, layouts, strict=True)
-    ]
+    require_hopper(a, "persistent")
+    require_aligned(a=a, b=b, out=out)
     grid = (min(tiles(M, N, config["BLOCK_M"], config["BLOCK_N"]), sm_count(a.device)),)
-    warp_specialised_kernel[grid](*descriptors, M, N, K, **config, num_warps=4)
+    warp_specialised_kernel[grid](*layout_descriptors(a, b, out, config), M, N, K, **config, num_warps=4)
     return out
 
 
-def _shape(a, b, dtypes=DTYPES):
+def shape_of(a, b, dtypes=DTYPES):
+    """Return M, N, K of A B^T, or raise KernelError."""
     require(dtypes=dtypes, dims=2, a=a, b=b)
-    (M, K), (N, other) = a.shape, b.shape
-    if K != other:
-        raise KernelError(f"b has shape {(N, other)}; with a of {(M, K)} it must be (N, {K}): both have K last")
+    (M, K), N = a.shape, len(b)
+    if b.shape[1] != K:
+        raise KernelError(f"b has shape {tuple(b.shape)}; with a of {(M, K)} it must be (N, {K}): both have K last")
     return M, N, K
 
 
@@ -227,58 +223,61 @@ def _key(a, b):
 
 
 def _by_pointers(kernel, a, b, out, config):
-    M, N, K = _shape(a, b)
+    M, N, K = shape_of(a, b)
     out = output(out, a, (M, N))
     kernel[(tiles(M, N, config["BLOCK_M"], config["BLOCK_N"]),)](a, b, out, M, N, K, **config)
     return out
 
 
 def _by_descriptors(kernel, a, b, out, config, programs):
-    M, N, K = _shape(a, b)
+    M, N, K = shape_of(a, b)
     out = output(out, a, (M, N))
-    _require_tma(a)
-    _require_aligned(a=a, b=b, out=out)
-    BLOCK_M, BLOCK_N, BLOCK_K = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
-    descriptors = (
-        TensorDescriptor.from_tensor(a, [BLOCK_M, BLOCK_K]),
-        TensorDescriptor.from_tensor(b, [BLOCK_N, BLOCK_K]),
-        TensorDescriptor.from_tensor(out, [BLOCK_M, BLOCK_N]),
-    )
-    kernel[(min(tiles(M, N, BLOCK_M, BLOCK_N), programs),)](*descriptors, M, N, K, **config)
+    require_tma(a)
+    require_aligned(a=a, b=b, out=out)
+    count = tiles(M, N, config["BLOCK_M"], config["BLOCK_N"])
+    kernel[(min(count, programs),)](*descriptors(a, b, out, config), M, N, K, **config)
     return out
 
 
-def _blocks(config):
-    """Return the blocks that TMA moves: one of A, one of B, and a quarter of a tile of C, half a consumer's."""
+def descriptors(a, b, c, config):
+    """Return what TMA must know of A, B and C: address, shape, strides, and the block that one request moves."""
     BLOCK_M, BLOCK_N, BLOCK_K = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
-    return [BLOCK_M, BLOCK_K], [BLOCK_N, BLOCK_K], [BLOCK_M // 2, BLOCK_N // 2]
+    blocks = [BLOCK_M, BLOCK_K], [BLOCK_N, BLOCK_K], [BLOCK_M, BLOCK_N]
+    return [TensorDescriptor.from_tensor(tensor, block) for tensor, block in zip((a, b, c), blocks, strict=True)]
 
 
-def _shared_layouts(dtype, config):
-    element = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[dtype]
-    return [gl.NVMMASharedLayout.get_default_for(block, element) for block in _blocks(config)]
+def layout_descriptors(a, b, c, config):
+    """Return the same for Gluon, which asks for the layout in shared memory, with blocks of C a quarter of a tile."""
+    BLOCK_M, BLOCK_N, BLOCK_K = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    blocks = [BLOCK_M, BLOCK_K], [BLOCK_N, BLOCK_K], [BLOCK_M // 2, BLOCK_N // 2]
+    return [
+        LayoutDescriptor.from_tensor(tensor, block, gl.NVMMASharedLayout.get_default_for(block, ELEMENTS[tensor.dtype]))
+        for tensor, block in zip((a, b, c), blocks, strict=True)
+    ]
 
 
 def _capability(tensor):
     return torch.cuda.get_device_capability(tensor.device) if tensor.is_cuda else (9, 0)
 
 
-def _require_tma(tensor):
+def require_tma(tensor):
+    """Raise KernelError if the tensor is on a card without TMA."""
     if _capability(tensor) < (9, 0):
         major, minor = _capability(tensor)
         raise KernelError(f"TMA needs sm_90 or later; this card is sm_{major}{minor}: use autotuned")
 
 
-def _require_hopper(tensor):
+def require_hopper(tensor, otherwise):
+    """Raise KernelError, naming the kernel to use otherwise, unless wgmma runs where the tensor is."""
     if INTERPRETED:
-        raise KernelError("Gluon has no interpreter; the same tiles in the same order: use persistent")
+        raise KernelError(f"Gluon has no interpreter; for the same tiles in the same order use {otherwise}")
     major, minor = _capability(tensor)
     if major != 9:
-        works = "persistent" if major > 9 else "autotuned"
+        works = otherwise if major > 9 else "autotuned"
         raise KernelError(f"wgmma exists on sm_90 only; this card is sm_{major}{minor}: use {works}")
 
 
-def _require_aligned(**tensors):
+def require_aligned(**tensors):
     """Raise KernelError unless TMA can address the rows: they must start at multiples of 16 bytes."""
     for name, tensor in tensors.items():
         size = tensor.element_size()
@@ -313,7 +312,8 @@ def naive_kernel(
         # Padding is 0: it adds nothing to a sum.
         a = tl.load(a_ptrs + k, mask=(offs_m < M)[:, None] & inside, other=0.0).to(tl.float32)  # (BLOCK_M, BLOCK_K)
         b = tl.load(b_ptrs + k, mask=(offs_n < N)[:, None] & inside, other=0.0).to(tl.float32)  # (BLOCK_N, BLOCK_K)
-        acc += tl.sum(a[:, None, :] * b[None, :, :], axis=2)  # 2 BLOCK_M BLOCK_N BLOCK_K FLOP
+        # K comes first, so that a thread adds its own products; with K last, threads would have to exchange them.
+        acc += tl.sum(a.T[:, :, None] * b.T[:, None, :], axis=0)  # 2 BLOCK_M BLOCK_N BLOCK_K FLOP
     c_ptrs = c_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
     c_mask = (offs_m < M)[:, None] & (offs_n < N)[None, :]
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=c_mask)  # HBM: written
@@ -333,6 +333,8 @@ def tensor_core_kernel(
     offs_k = tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + offs_m.to(tl.int64)[:, None] * K + offs_k[None, :]
     b_ptrs = b_ptr + offs_n.to(tl.int64)[:, None] * K + offs_k[None, :]
+    # Without this the compiler keeps a way around the loop, and then lets no two products overlap.
+    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
         inside = (k + offs_k < K)[None, :]
@@ -362,6 +364,7 @@ def grouped_kernel(
     offs_k = tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + offs_m.to(tl.int64)[:, None] * K + offs_k[None, :]
     b_ptrs = b_ptr + offs_n.to(tl.int64)[:, None] * K + offs_k[None, :]
+    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
         inside = (k + offs_k < K)[None, :]
@@ -428,6 +431,7 @@ def tma_kernel(
     height = tl.minimum(tiles_m - first, GROUP)
     m = (first + place % height) * BLOCK_M
     n = place // height * BLOCK_N
+    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
         a = a_desc.load([m, k])  # (BLOCK_M, BLOCK_K)
@@ -529,7 +533,7 @@ def consume(c_desc, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, HA
 # One program: every num_programs-th tile of C; four warps fetch, four multiply its upper half, four its lower half.
 # Grid: one program per SM, at most one per tile.
 # HBM traffic per program: reads (BLOCK_M + BLOCK_N) K elements per tile unless L2 has them, writes BLOCK_M BLOCK_N.
-# This version: no warp both fetches and multiplies; a ring of STAGES slots with two barriers each is all that they share.
+# This version: no warp both fetches and multiplies; they share a ring of STAGES slots with two barriers each, no more.
 @gluon.jit
 def warp_specialised_kernel(a_desc, b_desc, c_desc, M, N, K,
                             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,

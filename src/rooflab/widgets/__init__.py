@@ -1,5 +1,6 @@
-"""The roofline explorer: scenarios (data), the widget, and its kernel-free twin for the static site."""
+"""The roofline explorer: scenarios (data), the widget, its kernel-free twin for the site; and the format explorer."""
 
+from .bits import FormatExplorer
 from .explorer import RooflineExplorer, site_css, site_script
 from .scenario import Dot, Point, Scenario, ScenarioError, Slider, Total, powers_of_two
 from .scenarios import (
@@ -15,6 +16,7 @@ from .scenarios import (
 
 __all__ = [
     "Dot",
+    "FormatExplorer",
     "Point",
     "RooflineExplorer",
     "Scenario",

@@ -17,14 +17,15 @@ from ..units import si
 from .scenario import Scenario, resolve
 
 
-def _text(name: str) -> str:
+def static_text(name: str) -> str:
+    """Return the text of a front-end file."""
     return resources.files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 
 def all_formulas() -> list[ledger.Formula]:
     """Return every formula that the front end can call."""
     counts = (formula for workload in ledger.WORKLOADS.values() for formula in workload.formulas)
-    return [*ledger.ROOFLINE.values(), *counts]
+    return [*ledger.ROOFLINE.values(), *ledger.OTHERS.values(), *counts]
 
 
 @functools.cache
@@ -40,17 +41,18 @@ def formulas_js() -> str:
 
 def module_source() -> str:
     """Return the ES module that a live notebook loads."""
-    return formulas_js() + _text("explorer.js") + "\nexport default { render };\n"
+    return formulas_js() + static_text("explorer.js") + "\nexport default { render };\n"
 
 
 def site_script() -> str:
-    """Return the one classic script of the static site: formulas, front end and host; it needs no eval."""
-    return "(() => {\n" + formulas_js() + _text("explorer.js") + _text("host.js") + "})();\n"
+    """Return the one classic script of the static site: formulas, front ends and host; it needs no eval."""
+    front_ends = "".join(map(static_text, ("explorer.js", "bits.js", "host.js")))
+    return "(() => {\n" + formulas_js() + front_ends + "})();\n"
 
 
 def site_css() -> str:
-    """Return the explorer's style sheet."""
-    return _text("explorer.css")
+    """Return the explorers' style sheet."""
+    return static_text("explorer.css")
 
 
 class RooflineExplorer(anywidget.AnyWidget):

@@ -74,7 +74,7 @@ const formatExplorer = (() => {
   const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
   const power = (base, exponent) => base + [...String(exponent)].map((each) => SUPERSCRIPT[each]).join("");
 
-  // A number in at most `digits` digits; the twin of rooflab.widgets.bits.show.
+  // A number in at most `digits` digits; with seven, the twin of rooflab.widgets.bits.show.
   function show(value, digits = 7) {
     if (Number.isNaN(value)) return "NaN";
     if (Math.abs(value) === Infinity) return value > 0 ? "∞" : "-∞";
@@ -113,7 +113,7 @@ const formatExplorer = (() => {
     }
     if (state.typed !== "") {
       result.typed = parse(state.typed);
-      result.error = (value - result.typed) / result.typed;
+      result.error = (value - result.typed) / result.typed + 0; // no negative zero
       const size = Math.abs(result.typed);
       result.overflows = Number.isFinite(size) && (result.limitIn ? size > result.limit : size >= result.limit);
     }
@@ -233,7 +233,7 @@ const formatExplorer = (() => {
       notice = text !== "" && parse(text) === null ? noNumber(text) : "";
       schedule();
     });
-    const saturateMenu = menu("saturate", "Beyond the largest", [["false", "plain conversion"], ["true", "saturate"]], (text) => {
+    const saturateMenu = menu("saturate", "Beyond the largest, give", [["false", "NaN or infinity"], ["true", "the largest (saturate)"]], (text) => {
       if (read().typed === "") set({ saturate: text === "true" });
       else round({ saturate: text === "true" });
     });
@@ -280,7 +280,7 @@ const formatExplorer = (() => {
           row.append(button);
         }
         says[group] = node("div", { class: "rooflab-says" });
-        box.append(row, says[group]);
+        box.append(node("div", { class: "rooflab-says" }, group), row, says[group]);
         bits.append(box);
       }
       slider.min = -topCode(f) - 1;
@@ -288,8 +288,8 @@ const formatExplorer = (() => {
     }
 
     const terms = {};
-    for (const [key, term] of [["value", "value"], ["kind", "kind"], ["up", "next up"], ["down", "next down"], ["spacing", "spacing here"], ["relative", "spacing / value"], ["largest", "largest value"], ["smallest", "smallest > 0"], ["beyond", "beyond the largest"], ["typed", "rounded"], ["error", "relative error"]]) {
-      const box = node("div");
+    for (const [key, term] of [["value", "value"], ["kind", "kind"], ["up", "next up"], ["down", "next down"], ["spacing", "spacing here"], ["relative", "spacing / value"], ["largest", "largest"], ["smallest", "smallest > 0"], ["typed", "rounded"], ["error", "relative error"], ["beyond", "overflow"]]) {
+      const box = node("div", { class: key === "beyond" ? "rooflab-whole" : "" });
       terms[key] = node("dd", { "data-fact": key });
       box.append(node("dt", {}, term), terms[key]);
       facts.append(box);
@@ -301,6 +301,7 @@ const formatExplorer = (() => {
     const title = svg("title", { id: `${uid}-title` });
     let builtLine = "";
     let place = null;
+    let onAxis = null;
     let rows = [];
     let typedLine = null;
     function buildLine(format) {
@@ -310,8 +311,8 @@ const formatExplorer = (() => {
       const small = (f) => decode(f, 1);
       const low = Math.floor(Math.log10(Math.min(...shown.map((each) => small(formats[each])))));
       const high = Math.ceil(Math.log10(Math.max(...shown.map((each) => decode(formats[each], topCode(formats[each]))))));
-      const clamp = (value) => Math.min(high, Math.max(low, value));
-      place = (size) => BOX.left + ((clamp(Math.log10(size)) - low) / (high - low)) * (BOX.width - BOX.left - BOX.right);
+      onAxis = (size) => size >= 10 ** low && size <= 10 ** high;
+      place = (size) => BOX.left + ((Math.log10(size) - low) / (high - low)) * (BOX.width - BOX.left - BOX.right);
       const at = (size) => place(size).toFixed(2);
       const bottom = 6 + ROW * shown.length;
       const height = bottom + 42;
@@ -332,7 +333,12 @@ const formatExplorer = (() => {
         const g = svg("g", { class: "rooflab-row", "data-row": name });
         g.append(svg("text", { x: 4, y: top + 34, class: "rooflab-name" }, name));
         const [least, most] = [small(f), decode(f, topCode(f))];
-        g.append(svg("text", { x: at(least), y: top + 11, "text-anchor": "start" }, show(least, 3)), svg("text", { x: at(most), y: top + 11, "text-anchor": "end" }, show(most, 5)));
+        // Both ends by name; in one text where the format's range is short on this axis.
+        const label = (px, anchor, text) => g.append(svg("text", { x: px.toFixed(2), y: top + 11, "text-anchor": anchor }, text));
+        if (place(most) - place(least) > 120) {
+          label(place(least), "start", show(least, 3));
+          label(place(most), "end", show(most, 5));
+        } else label((place(least) + place(most)) / 2, "middle", `${show(least, 3)} to ${show(most, 5)}`);
         if (width(f) === 8) {
           // One tick a value; longer ones where an octave begins.
           const paths = { subnormal: "", normal: "" };
@@ -342,15 +348,11 @@ const formatExplorer = (() => {
           }
           for (const [kind, d] of Object.entries(paths)) g.append(svg("path", { class: `rooflab-tick rooflab-${kind}`, d }));
         } else {
-          // One box an octave, the darker the more values it holds.
-          for (let e = octave(least); e <= octave(most); e++) {
-            const from = Math.max(encode(f, 2 ** e), 1);
-            const many = Math.min(encode(f, 2 ** (e + 1), true) + (e === octave(most) ? 1 : 0), topCode(f) + 1) - from;
-            const normal = e >= 1 - f.bias;
-            const left = place(2 ** e);
-            const right = e === octave(most) ? place(most) : place(2 ** (e + 1));
-            g.append(svg("rect", { class: `rooflab-band rooflab-${normal ? "normal" : "subnormal"}`, x: left.toFixed(2), width: (right - left).toFixed(2), y: top + 18, height: 22, "fill-opacity": ((0.9 * (1 + Math.log2(many))) / (1 + f.mantissa)).toFixed(3), "data-count": many }));
-          }
+          // A box for each octave of subnormals, the fainter the fewer values it holds; one for all normal numbers.
+          const box = (kind, low, high, many, share) =>
+            g.append(svg("rect", { class: `rooflab-band rooflab-${kind}`, x: at(low), width: (place(high) - place(low)).toFixed(2), y: top + 18, height: 22, "fill-opacity": (0.9 * share).toFixed(3), "data-count": many }));
+          for (let bits = 0; bits < f.mantissa; bits++) box("subnormal", least * 2 ** bits, least * 2 ** (bits + 1), 2 ** bits, (1 + bits) / (1 + f.mantissa));
+          box("normal", least * 2 ** f.mantissa, most, topCode(f) + 1 - 2 ** f.mantissa, 1);
         }
         const mark = svg("g", { class: "rooflab-mark" });
         const text = svg("text", { y: 21 });
@@ -380,7 +382,7 @@ const formatExplorer = (() => {
         text.setAttribute("text-anchor", end ? "end" : "start");
         text.textContent = show(value);
       }
-      const visible = state.typed !== "" && Number.isFinite(number) && number !== 0;
+      const visible = state.typed !== "" && onAxis(Math.abs(number));
       typedLine.setAttribute("visibility", visible ? "visible" : "hidden");
       if (visible) for (const end of ["x1", "x2"]) typedLine.setAttribute(end, place(Math.abs(number)).toFixed(2));
       title.textContent = `Number line with a logarithmic axis: ${rows.map((row) => `${row.name} has values from ${show(decode(row.f, 1), 3)} to ${show(decode(row.f, topCode(row.f)))}, here ${row.text.textContent}`).join("; ")}.`;
@@ -390,7 +392,8 @@ const formatExplorer = (() => {
       const tag = (name, ...inner) => `<${name}>${inner.join("")}</${name}>`;
       const mn = (value) => tag("mn", value);
       const mo = (value) => tag("mo", value);
-      const sign = (s) => tag("msup", tag("mrow", mo("("), mo("-"), mn(1), mo(")")), s);
+      const paren = (value) => `<mo stretchy="false">${value}</mo>`;
+      const sign = (s) => tag("msup", tag("mrow", paren("("), `<mo form="prefix">−</mo>`, mn(1), paren(")")), s);
       const line = (s, e, lead, m, scale) =>
         sign(s) + mo("·") + tag("msup", mn(2), e) + mo("·") + mo("(") + mn(lead) + mo("+") + tag("mfrac", m, scale) + mo(")");
       if (!r.finite) {
@@ -399,8 +402,8 @@ const formatExplorer = (() => {
       }
       const small = r.e === 0;
       const mi = (name) => tag("mi", name);
-      const general = line(mi("s"), tag("mrow", small ? mn(1) : mi("e"), mo("-"), mi("bias")), small ? 0 : 1, mi("m"), tag("msup", mn(2), mi("M")));
-      const numbers = line(mn(r.s), tag("mrow", mn(small ? 1 : r.e), mo("-"), mn(f.bias)), small ? 0 : 1, mn(r.m), mn(2 ** f.mantissa));
+      const general = line(mi("s"), tag("mrow", small ? mn(1) : mi("e"), mo("−"), mi("bias")), small ? 0 : 1, mi("m"), tag("msup", mn(2), mi("M")));
+      const numbers = line(mn(r.s), tag("mrow", mn(small ? 1 : r.e), mo("−"), mn(f.bias)), small ? 0 : 1, mn(r.m), mn(2 ** f.mantissa));
       const note = small ? "e = 0: no leading 1, and the exponent stays that of e = 1." : "";
       return `<div><math>${general}</math></div><div><math>${mo("=")}${numbers}</math> <span>${equals(r.value)} ${show(r.value)}</span></div>${note ? `<p>${note}</p>` : ""}`;
     }
@@ -411,9 +414,11 @@ const formatExplorer = (() => {
       // A state that cannot be drawn leaves the last good picture and says what is wrong.
       error.hidden = !(wrong || notice);
       error.textContent = wrong || notice;
-      input.toggleAttribute("aria-invalid", Boolean(notice));
-      if (notice) input.setAttribute("aria-describedby", error.id);
-      else input.removeAttribute("aria-describedby");
+      const refused = input.value.trim() !== "" && parse(input.value) === null && Boolean(notice);
+      for (const [name, value] of [["aria-invalid", "true"], ["aria-describedby", error.id]]) {
+        if (refused) input.setAttribute(name, value);
+        else input.removeAttribute(name);
+      }
       if (wrong) return;
       const f = formats[state.format];
       const r = evaluate(f, state);
@@ -436,10 +441,10 @@ const formatExplorer = (() => {
       output.textContent = show(r.value);
       slider.setAttribute("aria-valuetext", r.finite ? show(r.value) : `${show(r.value)}, not a finite value`);
 
-      const none = "none: not a finite value";
+      const none = "none";
       const next = (value, sign) => (Number.isFinite(value) ? `${show(value)} (${sign}${show(Math.abs(value - r.value))})` : `none; ${state.saturate ? `saturates at ${show(r.value)}` : `beyond is ${sign === "-" && r.beyond === "∞" ? "-∞" : r.beyond}`}`);
       const relative = r.spacing / Math.abs(r.value);
-      const plain = `a number ${r.limitIn ? "above" : "from"} ${show(r.limit)}${r.limitIn ? "" : " on"} becomes`;
+      const from = `a magnitude ${r.limitIn ? `above ${show(r.limit)}` : `from ${show(r.limit)} on`} becomes`;
       const texts = {
         value: `${show(r.value)}, code ${hex(f, state.code)}`,
         kind: r.kind,
@@ -449,19 +454,19 @@ const formatExplorer = (() => {
         relative: r.finite && r.value !== 0 ? `${show(100 * relative, 3)} %` : "none",
         largest: show(r.largest),
         smallest: `${show(decode(f, 1))}; normal ${show(decode(f, 1 << f.mantissa))}`,
-        beyond: `${plain} ${r.beyond}; saturating, ${show(r.largest)}`,
+        beyond: `${from} ${r.beyond}, or ${show(r.largest)} when saturating`,
         typed: state.typed === "" ? "nothing typed" : `${state.typed} becomes ${show(r.value)}`,
         error: state.typed === "" ? "nothing typed" : Number.isFinite(r.error) ? `${show(100 * r.error, 3)} %` : "none",
       };
       for (const [key, text] of Object.entries(texts)) if (terms[key].textContent !== text) terms[key].textContent = text;
 
       const sort = r.kind === "normal" || r.kind === "subnormal" ? `, a ${r.kind} number` : r.kind.endsWith("zero") ? `, ${r.kind}` : "";
-      const how = !r.overflows ? `relative error ${texts.error}` : `beyond the largest value, ${show(r.largest)}, in a ${state.saturate ? "saturating" : "plain"} conversion`;
+      const how = !r.overflows ? `relative error ${texts.error}` : `it is beyond the largest value, ${show(r.largest)}${state.saturate ? ", where this conversion saturates" : ""}`;
       readout.textContent = state.typed === "" ? `${state.format}: ${show(r.value)}${sort}.` : `${state.format}: ${state.typed} becomes ${show(r.value)}${sort}; ${how}.`;
       math.innerHTML = formula(f, r);
       drawLine(state, r);
       legend.textContent =
-        "Each tick is a positive value, a longer one begins an octave" + (width(f) === 8 ? "" : `; ${state.format} has too many for ticks, so a darker box holds more of them`) + ". Coloured: subnormals. Filled mark: the value; hollow: the same number in the other format." + (state.typed === "" ? "" : " Dashed: the typed number.");
+        "Each tick is a positive value, a longer one begins an octave" + (width(f) === 8 ? "" : `; ${state.format} has too many for ticks, so they are a band, fainter where there are fewer`) + ". Coloured: subnormals. Filled mark: the value; hollow: the same number in the other format." + (state.typed === "" ? "" : " Dashed: the typed number.");
       if (isStatic) link.href = toFragment(formats, state);
     }
 

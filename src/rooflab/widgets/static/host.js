@@ -1,4 +1,4 @@
-// Gives each explorer of a static page a model without a kernel; written after explorer.js in one classic script.
+// Gives each explorer of a static page a model without a kernel; written after explorer.js and bits.js in one classic script.
 
 class StaticModel {
   constructor(state) {
@@ -29,9 +29,13 @@ function start() {
     render({ model, el });
     el.model = model;
   }
+  for (const el of document.querySelectorAll("[data-rooflab-format]")) {
+    el.model = new StaticModel({ static: true, ...JSON.parse(el.querySelector("script[type='application/json']").textContent) });
+    formatExplorer.render({ model: el.model, el });
+  }
   performance.mark("rooflab-ready");
 }
-// For tests: the formulas as the page has them.
-window.rooflab = { FORMULAS, si };
+// For tests: the formulas and the formats as the page has them.
+window.rooflab = { FORMULAS, si, formatExplorer };
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
 else start();

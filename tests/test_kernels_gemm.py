@@ -1,0 +1,224 @@
+"""Every GEMM against a float64 reference, what its wrappers refuse, and how tiles are numbered.
+
+Without a GPU the kernels run in Triton's interpreter, all but the two of Gluon: it has none. Those are compiled for
+sm_90 by `tests/test_kernels.py`, as all others are, and run by `tests/gpu/test_gemm.py`.
+"""
+
+import pytest
+import torch
+
+from rooflab.kernels import KernelError, check, gemm, gemm_fp8
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BF16 = torch.bfloat16
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
+
+ANY_SHAPE = [gemm.naive, gemm.tensor_core, gemm.grouped, gemm.autotuned, gemm.split_k]
+ALIGNED = [gemm.tma, gemm.persistent]
+SMALL = dict(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, num_warps=4)
+
+
+def name(version):
+    return version.__name__
+
+
+def normal(*shape, dtype=BF16, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(DEVICE)
+
+
+def poison(M, N, dtype=BF16):
+    return torch.full((M, N), float("nan"), dtype=dtype, device=DEVICE)
+
+
+def small(version):
+    """Return tiles so small that a few hundred rows make several groups, with an incomplete last one."""
+    needs_group = version not in (gemm.naive, gemm.tensor_core, gemm.split_k)
+    split = dict(SPLIT=3) if version is gemm.split_k else {}
+    return SMALL | (dict(GROUP=3) if needs_group else {}) | split
+
+
+# Results -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ANY_SHAPE + ALIGNED, ids=name)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 8, 16), (40, 70, 33), (130, 264, 72), (257, 128, 200)], ids=str)
+def test_gemm(version, shape):
+    M, N, K = shape
+    if version in ALIGNED and (N % 8 or K % 8):
+        pytest.skip("TMA needs rows of whole 16 bytes, and says so: test_bad_input")
+    a, b = normal(M, K), normal(N, K, seed=1)
+    check(version(a, b, poison(M, N)), gemm.reference(a, b), dtype=BF16, length=K)
+
+
+@pytest.mark.parametrize("version", ANY_SHAPE + ALIGNED, ids=name)
+def test_gemm_of_many_small_tiles(version):
+    """7 x 5 tiles in groups of 3 rows: every tile is written, by programs that walk where there are fewer."""
+    M, N, K = 100, 72, 88
+    a, b = normal(M, K, dtype=torch.float16), normal(N, K, dtype=torch.float16, seed=1)
+    out = version(a, b, poison(M, N, torch.float16), small(version))
+    check(out, gemm.reference(a, b), dtype="fp16", length=K)
+
+
+@pytest.mark.parametrize("version", ANY_SHAPE + ALIGNED, ids=name)
+def test_a_nan_stays_in_its_row_and_infinity_passes(version):
+    """Padding must not turn a neighbour's NaN or infinity into one's own: 0 x inf is NaN."""
+    M, N, K = 20, 24, 40
+    a, b = normal(M, K), normal(N, K, seed=1)
+    a[19, 39] = float("nan")
+    a[3, 0] = float("inf")
+    b[23, 39] = -float("inf")
+    out = version(a, b, poison(M, N), small(version))
+    reference = gemm.reference(a, b)
+    assert reference.isfinite().sum() == 18 * 23
+    check(out, reference, dtype=BF16, length=K)
+
+
+def test_gemm_of_few_rows_reads_all_of_k():
+    a, b = normal(16, 640), normal(160, 640, seed=1)
+    for config in gemm.CONFIGS["decode"]:
+        check(gemm.autotuned(a, b, poison(16, 160), config), gemm.reference(a, b), dtype=BF16, length=640)
+    for split in (1, 2, 7, 16):  # 16: more programs than blocks of K, so some add zeros
+        config = dict(BLOCK_M=16, BLOCK_N=64, BLOCK_K=64, SPLIT=split, num_warps=4)
+        check(gemm.split_k(a, b, poison(16, 160), config), gemm.reference(a, b), dtype=BF16, length=640)
+
+
+def test_tune_keeps_the_fastest_and_autotuned_takes_it(monkeypatch):
+    monkeypatch.setattr(gemm, "TUNED", {})
+    a, b = normal(20, 32), normal(24, 32, seed=1)
+    candidates = [small(gemm.grouped) | dict(BLOCK_K=block) for block in (16, 32, 64)]
+    times = iter([3.0, 1.0, 2.0])
+    assert gemm.tune(a, b, candidates, timer=lambda call: (call(), next(times))[1]) is candidates[1]
+    taken = []
+    monkeypatch.setattr(gemm, "_by_pointers", lambda kernel, a, b, out, config: taken.append(config))
+    gemm.autotuned(a, b)
+    gemm.autotuned(normal(20, 48), normal(24, 48))  # another shape: nothing tuned
+    gemm.autotuned(a, b, config=candidates[0])
+    assert taken == [candidates[1], gemm.CONFIGS["decode"][0], candidates[0]]
+
+
+def test_tune_leaves_out_what_does_not_fit(monkeypatch):
+    monkeypatch.setattr(gemm, "TUNED", {})
+    a = normal(16, 16)
+
+    def timer(call):
+        raise gemm.triton.runtime.errors.OutOfResources(1, 0, "shared memory")
+
+    with pytest.raises(KernelError, match="none of 1 configs fits on .*; give smaller ones"):
+        gemm.tune(a, a, [small(gemm.grouped)], timer)
+    assert gemm.TUNED == {}
+
+
+# FP8 -----------------------------------------------------------------------------------------------------------------
+
+BLOCKS = {
+    gemm_fp8.fp8_tensor: lambda M, N, K: ((M, K), (N, K)),
+    gemm_fp8.fp8_row: lambda M, N, K: ((1, K), (1, K)),
+    gemm_fp8.fp8_block: lambda M, N, K: ((1, 128), (128, 128)),
+}
+
+
+def quantised(version, a, b):
+    block_a, block_b = BLOCKS[version](len(a), *b.shape)
+    (a, scale_a), (b, scale_b) = gemm_fp8.quantise(a, *block_a), gemm_fp8.quantise(b, *block_b)
+    return a, b, scale_a, scale_b
+
+
+@pytest.mark.parametrize("version", BLOCKS, ids=name)
+@pytest.mark.parametrize("shape", [(1, 8, 16), (40, 72, 48), (130, 264, 272), (300, 136, 400)], ids=str)
+def test_fp8(version, shape):
+    M, N, K = shape
+    # Rows and blocks of very different size, so that a scale taken from the wrong place shows.
+    a = normal(M, K, dtype=torch.float32) * torch.logspace(-2, 2, M)[:, None].to(DEVICE)
+    b = normal(N, K, dtype=torch.float32, seed=1) * torch.logspace(-1, 1, K).to(DEVICE)
+    operands = quantised(version, a, b)
+    out = version(*operands, out=poison(M, N))
+    reference = gemm_fp8.reference(*operands, *BLOCKS[version](M, N, K))
+    rows = out.shape[0] // 2 or 1
+    for part in (slice(0, rows), slice(rows, M)):  # each against its own size
+        if len(out[part]):
+            check(out[part], reference[part], dtype=BF16, length=K)
+
+
+def test_quantise_fills_the_range_and_keeps_zeros():
+    x = normal(130, 260, dtype=torch.float32)
+    x[:, 128:256] = 0
+    values, scales = gemm_fp8.quantise(x, 1, 128)
+    assert values.dtype == gemm_fp8.FP8 and scales.shape == (130, 3)
+    assert values[:, :128].float().abs().amax(dim=1).eq(448).all()
+    assert gemm_fp8.dequantise(values, scales, 1, 128)[:, 128:256].eq(0).all()
+    error = (gemm_fp8.dequantise(values, scales, 1, 128) - x.double()).abs()
+    # Three bits behind the point: half a step is 2^-4 of an element, and 2^-10 of the scale where e4m3 is subnormal.
+    assert (error <= x.double().abs() * 2**-4 + scales.double().amax() * 2**-10).all()
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+A, E = torch.ones(16, 32, dtype=BF16, device=DEVICE), torch.ones(16, 32, device=DEVICE).to(gemm_fp8.FP8)
+ONE, ROWS = torch.ones(1, 1, device=DEVICE), torch.ones(16, 1, device=DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gemm.naive(A, A[:, :16].contiguous()), r"b has shape \(16, 16\); with a of \(16, 32\) it must be"),
+        (lambda: gemm.grouped(A, A.half()), "b is torch.float16 on .* but a is torch.bfloat16"),
+        (lambda: gemm.grouped(A.float(), A.float()), "a is torch.float32; convert it to one of bfloat16, float16"),
+        (lambda: gemm.tensor_core(A.T, A.T), r"pass a\.contiguous\(\)"),
+        (lambda: gemm.autotuned(A[0], A), "a has shape .* reshape it to 2 dimensions"),
+        (lambda: gemm.split_k(A, A, out=A), r"out is \(16, 32\)"),
+        (lambda: gemm.tma(*[A[:, :20].contiguous()] * 2), "a has rows of 20 elements; TMA needs a multiple of 8"),
+        (lambda: gemm.persistent(A, A[:12].contiguous()), "out has rows of 12 elements; .*: use autotuned"),
+        (lambda: gemm.tma(torch.ones(40, dtype=BF16, device=DEVICE)[4:36].view(2, 16), A[:8, :16].contiguous()),
+         r"a starts 8 bytes off a multiple of 16: pass a\.clone\(\)"),
+        (lambda: gemm_fp8.fp8_tensor(A, A, ONE, ONE), "convert it to one of float8_e4m3fn"),
+        (lambda: gemm_fp8.fp8_tensor(E, E, ROWS, ONE), r"scale_a is \(16, 1\) on .*; it must be \(1, 1\)"),
+        (lambda: gemm_fp8.fp8_row(E, E, ROWS, ONE), r"scale_b is \(1, 1\) on .*; it must be \(16, 1\)"),
+        (lambda: gemm_fp8.fp8_block(E, E, ROWS, ONE.double()), "scale_b is torch.float64"),
+        (lambda: gemm_fp8.fp8_block(E, E, ROWS, ONE, config=gemm_fp8.PLAIN), "choose BLOCK_K=128 and BLOCK_N up"),
+        (lambda: gemm_fp8.fp8_row(E[:, :24].contiguous(), E[:, :24].contiguous(), ROWS, ROWS), "multiple of 16"),
+    ],
+)  # fmt: skip
+def test_bad_input_says_what_to_do(call, message):
+    with pytest.raises(KernelError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU, tests/gpu/test_gemm.py runs these kernels")
+def test_gluon_without_a_gpu_names_the_kernel_to_use():
+    with pytest.raises(KernelError, match="Gluon has no interpreter; .* use persistent"):
+        gemm.warp_specialised(A, A)
+    with pytest.raises(KernelError, match="use fp8_block"):
+        gemm_fp8.fp8_block_specialised(E, E, ROWS, ONE)
+
+
+def test_cards_without_tma_or_wgmma_are_told_what_works(monkeypatch):
+    monkeypatch.setattr(gemm, "INTERPRETED", False)
+    for card, message in [((8, 0), "needs sm_90 or later; this card is sm_80: use autotuned"), ((10, 0), None)]:
+        monkeypatch.setattr(gemm, "_capability", lambda tensor, card=card: card)
+        if message:
+            with pytest.raises(KernelError, match=message):
+                gemm.tma(A, A)
+        else:
+            gemm.require_tma(A)
+        with pytest.raises(KernelError, match=f"wgmma .*sm_{card[0]}0: use {'autotuned' if message else 'persistent'}"):
+            gemm.warp_specialised(A, A)
+
+
+# Tiles ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tiles_m", "tiles_n", "group"), [(1, 1, 8), (7, 5, 3), (8, 3, 8), (3, 9, 8), (16, 2, 1)])
+def test_grouped_order_visits_every_tile_once(tiles_m, tiles_n, group):
+    order = [gemm.tile_of(index, tiles_m, tiles_n, group) for index in range(tiles_m * tiles_n)]
+    assert sorted(order) == [(m, n) for m in range(tiles_m) for n in range(tiles_n)]
+
+
+def test_a_grouped_wave_reads_fewer_blocks():
+    row_major, grouped = (sum(gemm.wave_reads(64, 64, group, 132)) for group in (1, 8))
+    assert grouped < row_major / 2
+
+
+def test_quantisation_efficiency_at_its_ends():
+    assert gemm.quantisation_efficiency(128 * 11, 256 * 12, 128, 256, 132) == 1
+    assert gemm.quantisation_efficiency(128 * 11 + 1, 256 * 12, 128, 256, 132) < 0.51
