@@ -159,7 +159,9 @@ def test_sizes_scale_to_the_memory_of_the_card():
             few, many = len(list(experiment.cases(small, False))), len(list(experiment.cases(H200, False)))
             assert 0 < few <= many
         quick = list(experiment.cases(H200, True))
-        assert 0 < len(quick) <= len(list(experiment.cases(H200, False)))
+        # Two are not part of the quick campaign: their kernels alone take half a minute to compile.
+        assert bool(quick) == (experiment.name not in ("gemm_ladder", "gemm_fp8"))
+        assert len(quick) <= len(list(experiment.cases(H200, False)))
     elements = [case["rows"] * case["columns"] for case in EXPERIMENTS["softmax"].cases(small, False)]
     assert max(elements) < 2**28 and max(elements) * 64 <= small.memory_bytes
     assert max(case["rows"] for case in EXPERIMENTS["norm"].cases(small, False)) < 65536

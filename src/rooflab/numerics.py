@@ -184,15 +184,15 @@ def quantize(x, scheme: str, format: str = "E4M3", *, block: tuple[int, int] = (
     if scheme == "block" and not all(isinstance(extent, int) and extent > 0 for extent in block):
         raise NumericsError(f"a block has a positive number of rows and of columns, not {block}")
     x = x.float()
-    wrong = int((~x.isfinite()).sum())
-    if wrong:
-        raise NumericsError(f"{wrong} of {x.numel()} numbers are not finite in FP32: clip or mask them before scaling")
     if scheme == "tensor":
         largest = x.abs().amax() if x.numel() else torch.tensor(0.0)
     elif scheme == "row":
         largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)
     else:
         largest = _largest_by_block(x.abs(), *block)
+    if not largest.isfinite().all():
+        wrong = int((~x.isfinite()).sum())
+        raise NumericsError(f"{wrong} of {x.numel()} numbers are not finite in FP32: clip or mask them before scaling")
     # A subnormal scale would have few bits itself.
     scales = (largest / FORMATS[format].largest).clamp_min(FP32_SMALLEST_NORMAL)
     scales = torch.where(largest == 0, 1.0, scales)

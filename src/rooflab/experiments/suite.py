@@ -169,6 +169,142 @@ def _gemm(case: dict, versions):
     return {"cublas": Call(run, prove)}
 
 
+# The GEMM ladder: our kernels, one change after the other, and the library's in the same run.
+LADDER = ("naive", "tensor_core", "grouped", "autotuned", "split_k", "tma", "persistent", "warp_specialised")
+# (N, K) of projections: Q, K, V and gate with up of Llama-2-7B; O and gate with up of Llama-2-70B.
+LLM_SHAPES = ((12288, 4096), (22016, 4096), (8192, 8192), (57344, 8192))
+
+
+def _ladder_cases(gpu: Gpu, quick: bool):
+    # Nothing quick here: to compile all versions alone takes half a minute.
+    shapes = [(n, n, n) for n in (1024, 2048, 4096, 8192, 16384)]
+    shapes += [(M, N, K) for M in (16, 256, 4096) for N, K in LLM_SHAPES]
+    for M, N, K in () if quick else shapes:
+        if gpu.memory_bytes // 2 >= 16 * (M * K + N * K):  # the proof holds both in float64
+            yield {"dtype": "bf16", "M": M, "N": N, "K": K}
+
+
+def _ladder(case: dict, versions):
+    import torch
+
+    from ..kernels import gemm
+
+    M, N, K = case["M"], case["N"], case["K"]
+    a, b = _normal(M, K, dtype=case["dtype"]), _normal(N, K, dtype=case["dtype"], seed=SEED + 1)
+    out = torch.empty(M, N, device="cuda", dtype=a.dtype)
+    fits = {
+        "naive": M == N and M <= 4096,
+        "tensor_core": M == N,
+        "grouped": M == N,
+        "split_k": M <= 64,
+        "tma": M == N,
+        "persistent": M == N,
+    }
+    card = torch.cuda.get_device_capability()
+    missing = {"tma", "persistent", "warp_specialised"} if card < (9, 0) else set()
+    missing |= {"warp_specialised"} if card[0] != 9 else set()
+    chosen = [name for name in versions if fits.get(name, True) and name not in missing]
+    if "autotuned" in chosen:
+        gemm.tune(a, b)
+    runs = {name: lambda name=name: getattr(gemm, name)(a, b, out) for name in chosen if name != "cublas"}
+    runs["cublas"] = lambda: torch.mm(a, b.t(), out=out)
+
+    def prove(name):
+        out.fill_(float("nan"))
+        runs[name]()
+        return _sampled_product(out, a.double(), b.double(), K, 2**-8)
+
+    kernel = {"cublas": None}
+    return {name: Call(runs[name], lambda name=name: prove(name), kernel.get(name, "gemm")) for name in chosen}
+
+
+def _sampled_product(out, a64, b64, length: int, share: float):
+    """Return the check of 64 rows of A B^T; `share` bounds what an element loses to rounding its result and sums."""
+    import torch
+
+    from ..kernels import Check
+
+    rows = torch.linspace(0, len(a64) - 1, min(64, len(a64)), device=out.device).long()
+    exact = a64[rows] @ b64.t()
+    error = (out[rows].double() - exact).abs().max()
+    return Check(float(error), float(exact.abs().max()) * (share + 4 * 2**-24 * length**0.5))
+
+
+def _fp8_cases(gpu: Gpu, quick: bool):
+    shapes = [(n, n, n) for n in (1024, 2048, 4096, 8192, 16384)]
+    shapes += [(M, 22016, 4096) for M in (16, 256, 4096)]
+    for M, N, K in () if quick else shapes:
+        if gpu.memory_bytes // 2 >= 16 * (M * K + N * K):
+            yield {"dtype": "fp8", "M": M, "N": N, "K": K}
+
+
+def _fp8_demand(case: dict, version: str) -> Demand:
+    size = DTYPE_BYTES["bf16" if version == "bf16" else "fp8"]
+    M, N, K = case["M"], case["N"], case["K"]
+    moved = size * (M * K + N * K) + 2 * M * N
+    if version == "quantising":  # A is read in bf16 and written in FP8 first
+        moved += 3 * M * K
+    return Demand("GEMM", {"tensor": 2 * M * N * K}, {"hbm": moved}, 2 if version == "quantising" else 1)
+
+
+def _fp8(case: dict, versions):
+    import torch
+
+    from ..kernels import gemm, gemm_fp8
+
+    M, N, K = case["M"], case["N"], case["K"]
+    x, y = _normal(M, K), _normal(N, K, seed=SEED + 1)
+    blocks = {"tensor": ((M, K), (N, K)), "row": ((1, K), (1, K)), "block": ((1, 128), (128, 128))}
+    ready = {
+        name: [*gemm_fp8.quantise(x.float(), *one), *gemm_fp8.quantise(y.float(), *other)]
+        for name, (one, other) in blocks.items()
+    }
+    out = torch.empty(M, N, device="cuda", dtype=torch.bfloat16)
+    by_row = torch.compile(lambda each: gemm_fp8.quantise(each, 1, K), dynamic=False)
+
+    def library(how, values=None):
+        a, scale_a, b, scale_b = ready[how]
+        a, scale_a = values or (a, scale_a)
+        scale_b = scale_b.t() if how == "row" else scale_b
+        return torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=out.dtype, use_fast_accum=True)
+
+    def ours(kernel, how):
+        a, scale_a, b, scale_b = ready[how]
+        return kernel(a, b, scale_a, scale_b, out)
+
+    runs = {
+        "bf16": lambda: gemm.eager(x, y),
+        "cublas": lambda: library("tensor"),
+        "cublas_row": lambda: library("row"),
+        "quantising": lambda: library("row", by_row(x)),
+        "fp8_tensor": lambda: ours(gemm_fp8.fp8_tensor, "tensor"),
+        "fp8_row": lambda: ours(gemm_fp8.fp8_row, "row"),
+        "fp8_block": lambda: ours(gemm_fp8.fp8_block, "block"),
+        "fp8_block_specialised": lambda: ours(gemm_fp8.fp8_block_specialised, "block"),
+    }
+    how = {"cublas": "tensor", "fp8_tensor": "tensor", "fp8_block": "block", "fp8_block_specialised": "block"}
+    if "fp8_block_specialised" in versions and torch.cuda.get_device_capability() != (9, 0):
+        versions = [name for name in versions if name != "fp8_block_specialised"]
+
+    def prove(name):
+        out.fill_(float("nan"))
+        got = runs[name]()
+        if name == "bf16":
+            return _sampled_product(got, x.double(), y.double(), K, 2**-8)
+        kind = how.get(name, "row")
+        a, scale_a, b, scale_b = ready[kind]
+        operands = [
+            gemm_fp8.dequantise(*pair, *block)
+            for pair, block in zip(((a, scale_a), (b, scale_b)), blocks[kind], strict=True)
+        ]
+        return _sampled_product(got, *operands, K, 2**-8 + 2 / 3 * K / 32 * 2**-14)
+
+    return {
+        name: Call(runs[name], lambda name=name: prove(name), "gemm_fp8" if name.startswith("fp8") else None)
+        for name in versions
+    }
+
+
 # Exponentials, latency, launches -------------------------------------------------------------------------------------
 
 
@@ -655,6 +791,32 @@ EXPERIMENTS = {
             needs=_gemm_needs,
             cache="warm",
             budget_s=0.3,
+            settle_s=0.7,
+        ),
+        Experiment(
+            name="gemm_ladder",
+            title="a matrix product from single multiplications to warp specialisation, beside the library's",
+            versions=("cublas", *LADDER),
+            cases=_ladder_cases,
+            prepare=_ladder,
+            demand=_gemm_demand,
+            cache="warm",
+            budget_s=0.15,
+            settle_s=0.7,
+        ),
+        Experiment(
+            name="gemm_fp8",
+            title="matrix products in FP8 by how they are scaled, with and without quantising",
+            versions=(
+                *("bf16", "cublas", "cublas_row", "quantising"),
+                *("fp8_tensor", "fp8_row", "fp8_block", "fp8_block_specialised"),
+            ),
+            cases=_fp8_cases,
+            prepare=_fp8,
+            demand=_fp8_demand,
+            needs=_gemm_needs,
+            cache="warm",
+            budget_s=0.15,
             settle_s=0.7,
         ),
         Experiment(

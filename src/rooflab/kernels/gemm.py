@@ -19,7 +19,13 @@ GROUPED = dict(TENSOR_CORE, GROUP=8)
 TMA = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, num_warps=8, num_stages=3)
 PERSISTENT = dict(TMA)
 SPLIT_K = dict(BLOCK_M=16, BLOCK_N=128, BLOCK_K=128, SPLIT=8, num_warps=4, num_stages=3)
-WARP_SPECIALISED = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, STAGES=4)
+# By the class of the shape: fewer rows want more, narrower tiles.
+WARP_SPECIALISED = {
+    "decode": dict(BLOCK_M=128, BLOCK_N=64, BLOCK_K=64, GROUP=1, STAGES=6),
+    "small": dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP=8, STAGES=6),
+    "square": dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, STAGES=4),
+    "large": dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, STAGES=4),
+}
 # Candidates of `autotuned` by the class of the shape, and what it takes while nothing is tuned: the first of each.
 CONFIGS = {
     "decode": [
@@ -201,7 +207,7 @@ def persistent(a, b, out=None, config=None):
 def warp_specialised(a, b, out=None, config=None):
     """Return A B^T from programs of three warpgroups: one moves tiles, two multiply. For sm_90 only."""
     M, N, K = shape_of(a, b)
-    out, config = output(out, a, (M, N)), config or WARP_SPECIALISED
+    out, config = output(out, a, (M, N)), config or WARP_SPECIALISED[shape_class(M, N)]
     require_hopper(a, "persistent")
     require_aligned(a=a, b=b, out=out)
     grid = (min(tiles(M, N, config["BLOCK_M"], config["BLOCK_N"]), sm_count(a.device)),)
