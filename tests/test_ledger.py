@@ -16,7 +16,7 @@ from rooflab.units import FLOP, UnitError, byte, element
 from rooflab.widgets.explorer import all_formulas
 
 BF16 = 2
-FORMULAS = list(dict.fromkeys([*all_formulas(), ledger.ALL_REDUCE_BYTES, ledger.LINEAR_RIDGE_TOKENS]))
+FORMULAS = all_formulas()
 
 
 def random_values(formula, rng, size):
@@ -121,6 +121,7 @@ def test_compulsory_bytes_equal_the_sizes_of_real_tensors():
         "attention_naive": nbytes(*[(2, 8, 64, 16)] * 4, *[(2, 8, 64, 64)] * 4),
         "gemv": nbytes((M, K), (K,), (M,)),
         "gemm": nbytes((M, K), (K, N), (M, N)),
+        "gemm_waves": nbytes((M, K), (K, N), (M, N)),
         "attention_prefill": nbytes((2, 8, 64, 16), (2, 2, 64, 16), (2, 2, 64, 16), (2, 8, 64, 16)),
         "attention_decode": nbytes((2, 8, 1, 16), (2, 2, 64, 16), (2, 2, 64, 16), (2, 8, 1, 16)),
     }

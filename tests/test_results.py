@@ -49,7 +49,7 @@ def test_ones_own_record_stands_beside_the_books(nobody_measured):
 def test_one_row_means_one():
     norm = results("norm")
     assert norm.one("eager", dtype="bf16", rows=65536)["launches"] == 3
-    with pytest.raises(RecordError, match="7 rows of 'eager'"):
+    with pytest.raises(RecordError, match="8 rows of 'eager'"):
         norm.one("eager")
     with pytest.raises(RecordError, match="0 rows of 'slow'"):
         norm.one("slow", rows=1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from .ledger import ALL_REDUCE_BYTES, WORKLOADS, Demand
 from .models import FAMILIES, Model
+from .units import DTYPE_BYTES
 
 # Bytes per element as stored. A group of weights shares one 16-bit scale (AWQ and GPTQ, groups of 128).
 GROUP, SCALE_BYTES = 128, 2
@@ -57,6 +58,8 @@ class Precision:
     def __post_init__(self):
         for name in ("weights", "cache", "activations", "head"):
             _stored(name, getattr(self, name))
+        if self.math not in DTYPE_BYTES:
+            raise StepError(f"math: unknown format {self.math!r}; choose from {', '.join(DTYPE_BYTES)}")
 
     @property
     def weight_bytes(self) -> float:
@@ -196,6 +199,8 @@ def step(
         raise StepError(f"gpus is {t}; {model.h} query and {model.h_kv} key-value heads cannot be shared evenly")
     if attention not in ("fused", "apart"):
         raise StepError(f"attention is {attention!r}; choose from fused, apart")
+    if model.mla and latent and attention == "apart":
+        raise StepError("latent attention has no form in three kernels; ask for fused, or for latent=False")
     precision = precision or Precision()
     b = {
         "b_w": STORED_BYTES[precision.weights],

@@ -371,12 +371,13 @@ def test_every_positive_value_has_a_tick(open_bits):
     assert counts == [2**bits for bits in range(10)] + [30 * 1024]
 
 
-def test_bad_text_says_why_and_keeps_the_last_state(open_bits):
+@pytest.mark.parametrize("key", ["Enter", "Tab"])
+def test_bad_text_says_why_and_keeps_the_last_state(open_bits, key):
     page = open_bits()
     box = page.get_by_label("Round a number")
     box.press_sequentially("3x")
     assert page.locator(".rooflab-error").is_hidden(), "not while typing"
-    box.press("Enter")
+    box.press(key)
     settle(page)
     assert page.locator(".rooflab-error").inner_text() == '"3x" is no number; type one such as 3.3, -1e-4, inf or nan'
     assert box.get_attribute("aria-invalid") == "true" and box.input_value() == "3x"

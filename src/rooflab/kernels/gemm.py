@@ -16,15 +16,15 @@ ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8
 NAIVE = dict(BLOCK_M=32, BLOCK_N=32, BLOCK_K=16, num_warps=4)
 TENSOR_CORE = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=3)
 GROUPED = dict(TENSOR_CORE, GROUP=8)
-TMA = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, num_warps=8, num_stages=3)
-PERSISTENT = dict(TMA)
+TMA = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, num_warps=8, num_stages=4)
+PERSISTENT = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, num_warps=8, num_stages=3)
 SPLIT_K = dict(BLOCK_M=16, BLOCK_N=128, BLOCK_K=128, SPLIT=8, num_warps=4, num_stages=3)
 # By the class of the shape: fewer rows want more, narrower tiles.
 WARP_SPECIALISED = {
     "decode": dict(BLOCK_M=128, BLOCK_N=64, BLOCK_K=64, GROUP=1, STAGES=6),
     "small": dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP=8, STAGES=6),
-    "square": dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, STAGES=4),
-    "large": dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, STAGES=4),
+    "square": dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=16, STAGES=4),
+    "large": dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=16, STAGES=4),
 }
 # Candidates of `autotuned` by the class of the shape, and what it takes while nothing is tuned: the first of each.
 CONFIGS = {

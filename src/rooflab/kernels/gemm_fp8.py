@@ -17,7 +17,7 @@ FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # of e4m3
 BLOCK = gl.constexpr(128)  # elements of K, and rows of B, that share a scale in `fp8_block`
 PLAIN = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=128, GROUP=8, num_warps=8, num_stages=3)
-SCALED = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=128, GROUP=8, num_warps=8, num_stages=4)
+SCALED = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=128, GROUP=8, num_warps=8, num_stages=5)
 SPECIALISED = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=128, GROUP=8, STAGES=6)
 
 
