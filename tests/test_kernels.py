@@ -171,6 +171,7 @@ def test_gemv(shape, dtype):
     out = poison(torch.empty(1, N, dtype=dtype, device=x.device))
     reference = gemv.reference(x, weight)
     check(gemv.rows(x, weight, out=out), reference, dtype=dtype, length=K)
+    check(gemv.chained(x, weight, out=poison(out)), reference, dtype=dtype, length=K)
     check(gemv.eager(x, weight), reference, dtype=dtype, length=K)
 
 
@@ -535,7 +536,8 @@ def compile_for_hopper():
         heads = torch.empty(1, 32, 4096, 128, dtype=dtype)
         attention.naive(heads, heads, heads, True)
         for N, K in ((4096, 4096), (22016, 4096), (4096, 11008)):
-            gemv.rows(x[:K].view(1, K), x[: N * K].view(N, K))
+            for version in (gemv.rows, gemv.chained):
+                version(x[:K].view(1, K), x[: N * K].view(N, K))
     x = torch.empty(1 << 20)
     streams.exponentials(x, 1024)
     streams.add_one(x[:1])
@@ -556,7 +558,14 @@ def test_all_kernels_compile_for_hopper(tmp_path):
         if report["tma"]:
             assert report["stores"] == 0, report  # TMA moves all tiles; what is loaded is scales
             continue
-        if report["kernel"] in ("chase_kernel", "add_one_kernel", "read_kernel", "rows_kernel", "naive_kernel"):
+        if report["kernel"] in (
+            "chase_kernel",
+            "add_one_kernel",
+            "read_kernel",
+            "rows_kernel",
+            "chained_kernel",
+            "naive_kernel",
+        ):
             continue  # one element at a time, or a few results per program
         if report["kernel"] == "grouped_kernel" and not report["tensor_core"]:
             assert report["wide_loads"] == report["loads"] > 0, report
@@ -575,7 +584,7 @@ def test_all_kernels_compile_for_hopper(tmp_path):
         if report["kernel"].endswith("specialised_kernel"):
             # Two consumers, each with four wgmma of 32 bytes of K; registers move from the producer.
             assert report["tensor_core"] == 8 and report["register_moves"] > 0, report
-    read = [report for report in reports if report["kernel"] in ("read_kernel", "rows_kernel")]
+    read = [report for report in reports if report["kernel"] in ("read_kernel", "rows_kernel", "chained_kernel")]
     assert all(report["wide_loads"] == report["loads"] > 0 for report in read)
 
 

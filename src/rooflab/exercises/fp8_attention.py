@@ -348,7 +348,8 @@ def _pair_problems(answer, L, n, seed):
         return
     if np.allclose(turned[0], Q) or np.allclose(turned[1], K):
         kept = [name for name, x, y in zip("QK", turned, (Q, K), strict=True) if np.allclose(x, y)]
-        yield f"{' and '.join(kept)} is as before; rotate both, by the same matrix, or Q K^T changes"
+        what = f"{kept[0]} is as before" if len(kept) == 1 else "Q and K are as before"
+        yield f"{what}; rotate both, by one matrix: Q K^T stays, and outliers are spread"
         return
     for name, x, y in zip("QK", turned, (Q, K), strict=True):
         rows = _lengths(x, 1) / _lengths(y, 1)
@@ -554,11 +555,8 @@ time_bound = Question(
     _draw_bound,
     _bound_s,
     {
-        "FP8 does the same operations: it has a higher peak, not fewer FLOP": (
+        "FP8 does the same operations, not half of them, and the peak is given for the format already": (
             lambda **g: _bound_s(**g, flop_factor=g["bits"] / 16)
-        ),
-        "the peak is given for the format already; do not double it": (
-            lambda **g: _bound_s(**g | {"peak_flop_per_s": g["peak_flop_per_s"] * 16 / g["bits"]})
         ),
         "compute and traffic overlap at best: take the larger time, not the sum": lambda **g: _bound_s(**g, total=sum),
         "both have to be over: take the larger time, not the smaller": lambda **g: _bound_s(**g, total=min),

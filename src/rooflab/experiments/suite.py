@@ -689,9 +689,12 @@ def _decode_linear(case: dict, versions):
         "graph": stack(apart, names[False], gemv.eager),
         "merged_graph": stack(merged, names[True], gemv.eager),
         "gemv_graph": stack(merged, names[True], gemv.rows),
+        "chained_graph": stack(merged, names[True], gemv.chained),
     }
-    if batch > 1:
-        del runs["gemv_graph"]  # one vector only
+    if batch > 1:  # those two take one vector only
+        runs = {name: run for name, run in runs.items() if name not in ("gemv_graph", "chained_graph")}
+    elif torch.cuda.get_device_capability() < (9, 0):
+        del runs["chained_graph"]
 
     def proof(name, call):
         def outputs():
@@ -713,7 +716,7 @@ def _decode_linear(case: dict, versions):
         run = runs[name]
         if name != "eager":
             run = timing.graphed(lambda name=name, run=run: results.__setitem__(name, run()))
-        calls[name] = Call(run, proof(name, run), "gemv" if name == "gemv_graph" else None)
+        calls[name] = Call(run, proof(name, run), "gemv" if name in ("gemv_graph", "chained_graph") else None)
     return calls
 
 
@@ -896,7 +899,7 @@ EXPERIMENTS = {
         Experiment(
             name="decode_linear",
             title="linear layers of one decode step against the batch",
-            versions=("eager", "graph", "merged_graph", "gemv_graph"),
+            versions=("eager", "graph", "merged_graph", "gemv_graph", "chained_graph"),
             cases=_decode_linear_cases,
             prepare=_decode_linear,
             demand=_decode_linear_demand,

@@ -1,5 +1,5 @@
 # misconception: FP8 halves the FLOP
-# expects: it has a higher peak, not fewer FLOP
+# expects: not half of them
 
 
 def time_bound_s(L, heads, head_dim, bits, score_bits, fused, peak_flop_per_s, bytes_per_s):
