@@ -144,6 +144,7 @@ def roofline_figure(
     measured: Roofline | None = None,
     labels: Sequence[str] = (),
     points: Iterable[tuple[float, float]] = (),
+    steps: Sequence[tuple[str, float, float]] = (),
     x_range: tuple[float, float] = (0.1, 1e5),
     y_range: tuple[float, float] = (1e10, 1e16),
 ) -> Figure:
@@ -152,6 +153,7 @@ def roofline_figure(
     Solid lines are the roofs of `line`, dashed ones those of `measured` that differ.
     Each demand is a lettered dot at its bound under `line`; `labels` name the dots, else the demands' titles do.
     `points` are measured (FLOP/byte, FLOP/s), drawn as diamonds.
+    `steps` are measured (name, FLOP/byte, FLOP/s), numbered, with an arrow from each to the next.
     """
     demands = list(demands)
     units = {unit for demand in demands for unit in demand.work}
@@ -171,12 +173,21 @@ def roofline_figure(
                 slopes += _draw_roof(ax, roof, compute, memory, x_range, y_range)
         for spot in points:
             ax.plot(*spot, "D", color=_INK, mfc="none", ms=7)
+        for index, (name, *spot) in enumerate(steps):
+            if index:
+                ax.annotate("", spot, steps[index - 1][1:], arrowprops={"arrowstyle": "->", "color": _INK})
+            label = f"{index + 1} {name}, {si(spot[1], 'FLOP/s', 3)}"
+            ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=9, label=label)
+            side = 14 if index % 2 else -14  # neighbours are close to each other
+            ax.annotate(
+                str(index + 1), spot, (side, 0), textcoords="offset points", ha="center", va="center", fontsize=8
+            )
         for index, demand in enumerate(demands):
             spot = (demand.intensity_flop_per_byte(), line.bound(demand).attainable_flop_per_s)
             name = f"{chr(65 + index)} {labels[index] if labels else demand.title}"
             ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=11, label=name)
             ax.annotate(chr(65 + index), spot, ha="center", va="center_baseline", fontsize=7, color="white")
-        if demands:
+        if demands or steps:
             ax.legend(loc="lower right", fontsize=8)
         # Only now is the shape of the axes known, and with it the angle of a slope of one.
         fig.draw_without_rendering()

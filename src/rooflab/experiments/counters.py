@@ -19,6 +19,7 @@ from ..records import RecordError
 _TIME = {"nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1.0, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 _SHARE = {"%": 0.01}
+_SECTORS = {"sector": 32.0}
 METRICS = {
     "gpu__time_duration.sum": ("time_s", _TIME),
     "dram__bytes_read.sum": ("read_bytes", _BYTES),
@@ -28,6 +29,9 @@ METRICS = {
     # Of the warps that an SM can hold.
     "sm__warps_active.avg.pct_of_peak_sustained_active": ("warp_share", _SHARE),
     "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed": ("tensor_share", _SHARE),
+    # What L2 is read, and what arrives at the SMs: more, where one read of L2 serves several.
+    "lts__t_sectors_op_read.sum": ("l2_read_bytes", _SECTORS),
+    "l1tex__m_xbar2l1tex_read_sectors.sum": ("sm_read_bytes", _SECTORS),
 }
 MARK = "add_one_kernel"  # runs before each version, so that the table can be cut
 

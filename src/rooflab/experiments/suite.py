@@ -803,6 +803,7 @@ EXPERIMENTS = {
             cases=_ladder_cases,
             prepare=_ladder,
             demand=_gemm_demand,
+            counted=lambda case: case["M"] == case["N"] == 4096,
             cache="warm",
             budget_s=0.15,
             settle_s=0.7,

@@ -12,6 +12,7 @@ from .scenarios import (
     gemm_points,
     prefill_scenario,
     roofline_scenario,
+    waves_scenario,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "roofline_scenario",
     "site_css",
     "site_script",
+    "waves_scenario",
 ]

@@ -179,6 +179,31 @@ def prefill_scenario() -> Scenario:
     )
 
 
+def waves_scenario() -> Scenario:
+    """Return section 5's page: a product as it is wanted, and as whole waves of whole tiles compute it."""
+    shape = {"M": "M", "N": "N", "K": 4096}
+    tile = {"B_M": "B_M", "B_N": "B_N"}
+    return Scenario(
+        id="waves",
+        title="Whole tiles in whole waves",
+        sliders=(
+            Slider("M", "rows M", (16, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192), 256),
+            Slider("N", "columns N", (1024, 2048, 4096, 8192, 11008, 12288, 14336, 22016, 28672, 57344), 12288),
+            Slider("B_M", "tile rows", (16, 32, 64, 128, 256), 128),
+            Slider("B_N", "tile columns", (32, 64, 128, 256), 256),
+            Slider("n_SM", "SMs", (84, 108, 114, 132, 148), 132),
+        ),
+        dots=(
+            Dot("product as wanted", "gemm", shape | tile | {"b": "dtype"}),
+            Dot("product in whole waves", "gemm_waves", shape | tile | {"b": "dtype", "n_SM": "n_SM"}),
+        ),
+        pairs=((1, 0),),
+        device="h200-sxm",
+        x_range=(1, 1e4),
+        y_range=(1e12, 1e16),
+    )
+
+
 def both_scenario() -> Scenario:
     """Return section 2's last page: decode and prefill of one model on one roofline."""
     sizes = {name: f"model.{name}" for name in ("d", "h", "d_h", "d_ff", "V", "n_layers")} | {"h_kv": "model.h/g"}
