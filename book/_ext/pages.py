@@ -20,6 +20,7 @@ def setup(app):
     # After the theme, which makes the buttons at the default priority of 500.
     app.connect("html-page-context", offer_notebook, priority=900)
     app.connect("html-page-context", drop_wrong_roles, priority=900)
+    app.connect("html-page-context", drop_widget_state, priority=900)
     app.connect("build-finished", copy_notebooks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -65,6 +66,13 @@ def drop_wrong_roles(app, pagename, templatename, context, doctree):
     """Drop the roles of the reference list: a list may not have the children that docutils gives it."""
     body = context.get("body", "").replace('<div role="list" class="citation-list">', '<div class="citation-list">')
     context["body"] = body.replace(' role="doc-biblioentry"', "")
+
+
+def drop_widget_state(app, pagename, templatename, context, doctree):
+    """Leave out the state of live widgets: only a kernel could use it, and a page has each one's static twin."""
+    state = "application/vnd.jupyter.widget-state+json"
+    scripts = context.get("script_files", [])
+    context["script_files"] = [each for each in scripts if getattr(each, "attributes", {}).get("type") != state]
 
 
 def copy_notebooks(app, exception):

@@ -114,7 +114,7 @@ def _list(chosen) -> int:
     from .experiments import EXPERIMENTS
 
     for name, experiment in EXPERIMENTS.items():
-        print(f"{name:12} {experiment.title}; versions: {', '.join(experiment.versions)}")
+        print(f"{name:16} {experiment.title}; versions: {', '.join(experiment.versions)}")
     for whose, root in _roots():
         for device in records.devices_with_records(root):
             names = ", ".join(sorted(path.stem for path in (root / device).glob("*.json")))
@@ -145,7 +145,7 @@ def _show(chosen) -> int:
         rates = f"{si(demand.flop / row['time_s'], 'op/s'):>14} {si(moved, 'B/s'):>12}"
         case = " ".join(f"{key}={value}" for key, value in row["case"].items())
         wall = si(row["wall_s"], "s")
-        print(f"{case:44} {row['version']:18} {si(row['time_s'], 's'):>10} wall {wall:>10} {rates} {row['cache']}")
+        print(f"{case:44} {row['version']:22} {si(row['time_s'], 's'):>10} wall {wall:>10} {rates} {row['cache']}")
     for skip in record.skipped:
         print(f"skipped {skip['case']} {', '.join(skip['versions'])}: {skip['reason']}")
     return 0
@@ -156,14 +156,19 @@ def _compare(chosen) -> int:
     mine_root, mine = (folder.parent, folder.name) if folder.is_dir() else (records.own_root(), chosen.mine)
     found = 0
     for path in sorted((mine_root / mine).glob("*.json")):
-        ours, theirs = records.read(path), _find(chosen.other, path.stem, book_first=True)
+        ours = records.read(path)
+        try:
+            theirs = _find(chosen.other, path.stem, book_first=True)
+        except records.RecordError:
+            print(f"{path.stem}: {chosen.other} has no record of it")
+            continue
         other = {(str(row["case"]), row["version"]): row for row in theirs.rows}
         for row in ours.rows:
             if match := other.get((str(row["case"]), row["version"])):
                 found += 1
                 ratio = match["time_s"] / row["time_s"]
                 case = " ".join(f"{key}={value}" for key, value in row["case"].items())
-                print(f"{path.stem:12} {case:44} {row['version']:18} {si(row['time_s'], 's'):>10} {ratio:6.2f}x")
+                print(f"{path.stem:16} {case:44} {row['version']:22} {si(row['time_s'], 's'):>10} {ratio:6.2f}x")
     if not (mine_root / mine).is_dir():
         raise records.RecordError(f"no records of yours for {mine}; see: rooflab list")
     if not found:

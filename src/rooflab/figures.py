@@ -173,21 +173,28 @@ def roofline_figure(
                 slopes += _draw_roof(ax, roof, compute, memory, x_range, y_range)
         for spot in points:
             ax.plot(*spot, "D", color=_INK, mfc="none", ms=7)
-        for index, (name, *spot) in enumerate(steps):
+        # Steps may lie close together, so their names stand beside them, evenly spaced.
+        heights = np.linspace(0.1, 0.78, len(steps))
+        for index, ((name, *spot), height) in enumerate(zip(steps, heights, strict=True)):
             if index:
                 ax.annotate("", spot, steps[index - 1][1:], arrowprops={"arrowstyle": "->", "color": _INK})
-            label = f"{index + 1} {name}, {si(spot[1], 'FLOP/s', 3)}"
-            ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=9, label=label)
-            side = 14 if index % 2 else -14  # neighbours are close to each other
+            ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=7)
             ax.annotate(
-                str(index + 1), spot, (side, 0), textcoords="offset points", ha="center", va="center", fontsize=8
+                f"{index + 1} {name}, {si(spot[1], 'FLOP/s', 3)}",
+                spot,
+                (0.42, height),
+                textcoords="axes fraction",
+                fontsize=8,
+                ha="right",
+                va="center",
+                arrowprops={"arrowstyle": "-", "color": "#888888", "lw": 0.6, "relpos": (1, 0.5)},
             )
         for index, demand in enumerate(demands):
             spot = (demand.intensity_flop_per_byte(), line.bound(demand).attainable_flop_per_s)
             name = f"{chr(65 + index)} {labels[index] if labels else demand.title}"
             ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=11, label=name)
             ax.annotate(chr(65 + index), spot, ha="center", va="center_baseline", fontsize=7, color="white")
-        if demands or steps:
+        if demands:
             ax.legend(loc="lower right", fontsize=8)
         # Only now is the shape of the axes known, and with it the angle of a slope of one.
         fig.draw_without_rendering()

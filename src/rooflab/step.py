@@ -236,6 +236,8 @@ def linear_layers(model: Model, merged: bool = False) -> list[tuple[str, int, in
     >>> linear_layers(model("llama-2-7b"), merged=True)
     [('x', 4096, 12288), ('heads', 4096, 4096), ('x', 4096, 22016), ('mlp', 11008, 4096)]
     """
+    if model.mla or model.moe:
+        raise StepError(f"{model.title} has no dense layers of one shape; its operations are in step.decode")
     d, q, kv = model.d, model.h * model.d_h, model.h_kv * model.d_h
     into, up = [q, kv, kv], [model.d_ff] * (2 if model.gated else 1)
     if merged:

@@ -83,7 +83,7 @@ class Campaign:
             try:
                 self._case(experiment, case, record)
             except OutOfMemory:
-                missing = [name for name in experiment.versions if not record.has(case, name)]
+                missing = self._missing(experiment, case, record)
                 self._skip(record, case, missing, "out of memory")
             torch.cuda.empty_cache()
             record.save(self.root)
@@ -100,18 +100,24 @@ class Campaign:
         record.skipped = [skip for skip in record.skipped if skip["case"] not in planned]
         return record
 
+    def _missing(self, experiment: Experiment, case: dict, record: records.Record) -> tuple[str, ...]:
+        """Return the versions of a case that are to be measured."""
+        return tuple(name for name in experiment.versions if self.again or not record.has(case, name))
+
     def _skip(self, record, case, versions, reason: str) -> None:
         record.skipped.append({"case": case, "versions": list(versions), "reason": reason})
         self.say(f"{record.experiment} {case}: skipped {', '.join(versions)}: {reason}")
 
     def _case(self, experiment: Experiment, case: dict, record: records.Record) -> None:
-        missing = tuple(name for name in experiment.versions if self.again or not record.has(case, name))
+        missing = self._missing(experiment, case, record)
         if not missing:
             return
         if reason := experiment.needs(self.gpu, case):
             self._skip(record, case, missing, reason)
             return
         calls = self._attempt(record, case, missing, lambda: experiment.prepare(case, missing))
+        if calls and (without := [name for name in missing if name not in calls]):
+            self._skip(record, case, without, "not for this case, or not on this GPU")
         proofs = {name: self._attempt(record, case, (name,), call.prove) for name, call in (calls or {}).items()}
         calls = {name: call for name, call in (calls or {}).items() if proofs[name]}
         if not calls:

@@ -52,7 +52,10 @@ def count(experiment: str, case: dict, versions: Iterable[str]) -> dict[str, lis
     if start is None:
         said = [line for line in lines + done.stderr.splitlines() if "ERR" in line or "Error" in line]
         return dict.fromkeys(versions, {"reason": said[0].strip("= ") if said else "ncu printed no counters"})
-    found = read_csv("\n".join(lines[start:]))
+    try:
+        found = read_csv("\n".join(lines[start:]))
+    except (ValueError, KeyError, IndexError) as odd:  # a metric that this card does not have reads "n/a"
+        return dict.fromkeys(versions, {"reason": f"ncu printed what is not a counter: {odd}"})
     if len(found) != len(versions):
         return dict.fromkeys(versions, {"reason": f"ncu saw {len(found)} of {len(versions)} versions"})
     return dict(zip(versions, found, strict=True))

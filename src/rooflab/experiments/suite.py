@@ -200,10 +200,7 @@ def _ladder(case: dict, versions):
         "tma": M == N,
         "persistent": M == N,
     }
-    card = torch.cuda.get_device_capability()
-    missing = {"tma", "persistent", "warp_specialised"} if card < (9, 0) else set()
-    missing |= {"warp_specialised"} if card[0] != 9 else set()
-    chosen = [name for name in versions if fits.get(name, True) and name not in missing]
+    chosen = [name for name in versions if fits.get(name, True) and _runs_here(name)]
     if "autotuned" in chosen:
         gemm.tune(a, b)
     runs = {name: lambda name=name: getattr(gemm, name)(a, b, out) for name in chosen if name != "cublas"}
@@ -216,6 +213,18 @@ def _ladder(case: dict, versions):
 
     kernel = {"cublas": None}
     return {name: Call(runs[name], lambda name=name: prove(name), kernel.get(name, "gemm")) for name in chosen}
+
+
+# Kernels that need TMA (sm_90 and later), or wgmma (sm_90 alone).
+_TMA = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block"}
+_WGMMA = {"warp_specialised", "fp8_block_specialised"}
+
+
+def _runs_here(version: str) -> bool:
+    import torch
+
+    major = torch.cuda.get_device_capability()[0]
+    return major == 9 if version in _WGMMA else major >= 9 if version in _TMA else True
 
 
 def _sampled_product(out, a64, b64, length: int, share: float):
@@ -260,7 +269,7 @@ def _fp8(case: dict, versions):
         for name, (one, other) in blocks.items()
     }
     out = torch.empty(M, N, device="cuda", dtype=torch.bfloat16)
-    by_row = torch.compile(lambda each: gemm_fp8.quantise(each, 1, K), dynamic=False)
+    by_row = _compiled(lambda each: gemm_fp8.quantise(each, 1, K))
 
     def library(how, values=None):
         a, scale_a, b, scale_b = ready[how]
@@ -283,8 +292,7 @@ def _fp8(case: dict, versions):
         "fp8_block_specialised": lambda: ours(gemm_fp8.fp8_block_specialised, "block"),
     }
     how = {"cublas": "tensor", "fp8_tensor": "tensor", "fp8_block": "block", "fp8_block_specialised": "block"}
-    if "fp8_block_specialised" in versions and torch.cuda.get_device_capability() != (9, 0):
-        versions = [name for name in versions if name != "fp8_block_specialised"]
+    versions = [name for name in versions if _runs_here(name)]
 
     def prove(name):
         out.fill_(float("nan"))
@@ -521,7 +529,7 @@ def _softmax_cases(gpu: Gpu, quick: bool):
 
 
 def _softmax_demand(case: dict, version: str) -> Demand:
-    # Re-read rows come from the caches, so main memory sees each row once, whatever the version.
+    # Compulsory: each row once. Versions that read a row again move more where rows do not fit in the caches.
     values = {"R": case["rows"], "C": case["columns"], "b": DTYPE_BYTES[case["dtype"]]}
     return ledger.WORKLOADS["softmax"].demand(**values)
 

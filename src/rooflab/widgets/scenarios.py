@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from .. import ledger, records
+from ..hardware import devices
 from ..models import model
 from ..step import STORED_BYTES, linear_stack
 from ..units import DTYPE_BYTES
@@ -191,13 +192,13 @@ def waves_scenario() -> Scenario:
             Slider("N", "columns N", (1024, 2048, 4096, 8192, 11008, 12288, 14336, 22016, 28672, 57344), 12288),
             Slider("B_M", "tile rows", (16, 32, 64, 128, 256), 128),
             Slider("B_N", "tile columns", (32, 64, 128, 256), 256),
-            Slider("n_SM", "SMs", (84, 108, 114, 132, 148), 132),
         ),
         dots=(
             Dot("product as wanted", "gemm", shape | tile | {"b": "dtype"}),
-            Dot("product in whole waves", "gemm_waves", shape | tile | {"b": "dtype", "n_SM": "n_SM"}),
+            Dot("product in whole waves", "gemm_waves", shape | tile | {"b": "dtype", "n_SM": 132}),
         ),
         pairs=((1, 0),),
+        devices=tuple(devices()[name] for name in ("h100-sxm", "h200-sxm")),  # both have 132 SMs
         device="h200-sxm",
         x_range=(1, 1e4),
         y_range=(1e12, 1e16),
@@ -255,7 +256,8 @@ def decode_points(device: str, root: Path = records.BOOK) -> tuple[Point, ...]:
     record = records.find(device, "decode_linear", root)
     for row in record.rows if record else ():
         case = row["case"]
-        demand = linear_stack(model(case["model"]), case["layers"], batch=case["B"])
+        merged = row["version"] not in ("eager", "graph")
+        demand = linear_stack(model(case["model"]), case["layers"], batch=case["B"], merged=merged)
         when = {"model": 1 + MODELS.index(case["model"]), "B": case["B"], "s": 1, "weights": 2}
         when["g"] = model(case["model"]).h // model(case["model"]).h_kv
         points.append(_decode_point("all linear layers", device, demand, row, record, when, None))
