@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rooflab import kernels, records  # noqa: E402
-from rooflab.experiments import EXPERIMENTS, Campaign, Gpu, device_id, named  # noqa: E402
+from rooflab.experiments import EXPERIMENTS, Campaign, Gpu, counters, device_id, named  # noqa: E402
 from rooflab.experiments import campaign as module  # noqa: E402
 from rooflab.experiments.base import Call  # noqa: E402
 from rooflab.experiments.campaign import refuse_above_roof  # noqa: E402
@@ -187,3 +187,41 @@ def test_names():
     with pytest.raises(RecordError, match="unknown experiment 'speed'; choose from bandwidth, gemm"):
         named(["speed"])
     assert [each.name for each in named([])] == list(EXPERIMENTS)
+
+
+HEAD = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+MARK = '"0","add_one_kernel","gpu__time_duration.sum","us","1"'
+
+
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [
+        ('"1","f<a>(b)","gpu__time_duration.sum","us","1,250.5"', [{"kernel": "f", "time_s": 1.2505e-3}]),
+        ('"1","f","dram__bytes_read.sum","Mbyte","n/a"', {"reason": "ncu printed what is not a counter: "}),
+        ('"1","f","dram__bytes_read.sum","Zbyte","1"', {"reason": "ncu printed what is not a counter: "}),
+        ("==ERROR== ERR_NVGPUCTRPERM - no permission", {"reason": "ERROR== ERR_NVGPUCTRPERM - no permission"}),
+    ],
+)
+def test_what_the_profiler_prints_becomes_counters_or_a_reason(tmp_path, monkeypatch, printed, found):
+    tool = tmp_path / "ncu"
+    table = printed if printed.startswith("==") else "\n".join([HEAD, MARK, printed])
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{table}\nEND\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    counted = counters.count("softmax", {"columns": 1}, ["eager"])["eager"]
+    if "reason" in found:
+        assert found["reason"] in counted["reason"]
+    else:
+        assert counted == found
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert counters.count("softmax", {}, ["eager"]) == {"eager": {"reason": "no ncu on this machine"}}
+
+
+def test_versions_that_a_case_does_not_have_are_named(fake, tmp_path):
+    def prepare(case, versions):
+        return {name: call for name, call in fake.prepare(case, versions).items() if name != "fused"}
+
+    _, said, record = run(fake.experiment(prepare=prepare), tmp_path)
+    assert {row["version"] for row in record.rows} == {"eager"}
+    reason = "not for this case, or not on this GPU"
+    assert record.skipped[0] == {"case": {"n": 1}, "versions": ["fused"], "reason": reason} and reason in said[0]

@@ -563,3 +563,14 @@ def test_an_unknown_format(kind):
 def test_doctests():
     result = doctest.testmod(step)
     assert result.attempted >= 8 and result.failed == 0
+
+
+def test_what_has_no_meaning_is_refused():
+    v3, mixtral = model("deepseek-v3"), model("mixtral-8x7b")
+    with pytest.raises(StepError, match="no form in three kernels"):
+        step.decode(v3, context=64, attention="apart")
+    for each in (v3, mixtral):
+        with pytest.raises(StepError, match="no dense layers of one shape"):
+            step.linear_layers(each)
+    with pytest.raises(StepError, match="math: unknown format 'int3'"):
+        Precision(math="int3")

@@ -383,7 +383,7 @@ class _Reader:
     def count_or_none(self, key: str) -> int | None:
         """Return the count under `key`, and None for null; where it is missing, the family's default or None.
 
-        Only here does null differ from a key that is missing.
+        Null means "none" here; elsewhere a null is refused.
         """
         self.asked.add(key)
         if key in self.config or key in self.family.defaults:

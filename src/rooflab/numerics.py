@@ -1,7 +1,7 @@
 """Floating-point formats bit by bit, scaling to eight bits, and what each rounding costs attention.
 
 The formats need Python only; scaling and attention import torch inside their functions.
-Every result is emulated on the CPU: numbers are rounded where a kernel rounds them, and products accumulate in FP32.
+Attention is emulated: numbers are rounded where a kernel rounds them, and products accumulate in FP32.
 """
 
 from __future__ import annotations

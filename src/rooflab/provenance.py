@@ -83,10 +83,12 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that this package runs from, with "+" for uncommitted changes.
+    """Return ROOFLAB_COMMIT from the environment, else the commit of the checkout that this package runs from.
 
-    Where there is no checkout, return ROOFLAB_COMMIT from the environment, else None.
+    A "+" says that the checkout had uncommitted changes; without a checkout it is None.
     """
+    if named := os.environ.get("ROOFLAB_COMMIT"):
+        return named
 
     def git(*words):
         return subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10)
@@ -97,7 +99,7 @@ def commit() -> str | None:
             return found.stdout.strip() + ("+" if git("status", "--porcelain").stdout else "")
     except (OSError, subprocess.TimeoutExpired):
         pass
-    return os.environ.get("ROOFLAB_COMMIT")
+    return None
 
 
 def source_hash() -> str:

@@ -17,6 +17,8 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK, SECOND = "01-roofline.ipynb", "03-fusion-levels.ipynb"
+OTHERS = ("02-decode-and-prefill.ipynb", "04-tensor-cores-fp8.ipynb", "05-gemm-stack.ipynb")
+PROBES = {SECOND: "print('k is', explorer.k)"} | dict.fromkeys(OTHERS, "print('all', 'cells', 'ran')")
 PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind, 'binds')"
 
 
@@ -24,9 +26,9 @@ PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind
 def lab(tmp_path_factory):
     """The address of a JupyterLab whose folder holds the notebooks with one more cell, which prints a trait."""
     folder = tmp_path_factory.mktemp("lab")
-    for name in (NOTEBOOK, SECOND):
+    for name in (NOTEBOOK, SECOND, *OTHERS):
         notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-        notebook.cells.append(nbformat.v4.new_code_cell(PROBE if name == NOTEBOOK else "print('k is', explorer.k)"))
+        notebook.cells.append(nbformat.v4.new_code_cell(PROBES.get(name, PROBE)))
         nbformat.write(notebook, folder / name)
     settings = folder / "settings" / "@jupyterlab"
     for plugin, values in {
@@ -113,4 +115,15 @@ def test_run_all_of_the_fusion_section_is_clean(lab, browser, pictures):
     assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
     assert page.get_by_text("No GPU here").first.is_visible()
     page.locator(".rooflab").screenshot(path=pictures / "fusion-jupyterlab.png")
+    page.close()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_run_all_of_the_other_sections_is_clean(lab, browser, name):
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    run_all(page, f"{lab}/lab/tree/{name}?reset", "all cells ran")
+    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    # Each explorer is live: it has drawn its controls.
+    explorers = len(re.findall("Explorer\\(", (ROOT / "notebooks" / name).read_text(encoding="utf-8")))
+    assert explorers and page.locator(".rooflab").count() == explorers
     page.close()
