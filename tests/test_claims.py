@@ -8,7 +8,7 @@ import pytest
 
 BOOK = Path(__file__).parents[1] / "book"
 PAGES = sorted(page for page in BOOK.glob("*.md") if "```{code-cell}" in page.read_text(encoding="utf-8"))
-UNIT = r"(?:[GM]?Hz|W|[kMGTP]?FLOP(?:/s|/byte)?|[kMGTP]i?B(?:/s)?|byte|[mµun]?s|%)"
+UNIT = r"(?:[GM]?Hz|W|[kMGTP]?FLOP(?:/s|/byte)?|[kMGTP]i?B(?:/s)?|bytes?|[mµun]?s|%)"
 NUMBER = re.compile(rf"(?<![\w.^])(\d[\d,]*(?:\.\d+)?) ?({UNIT})(?![\w/])")
 # Definitions and conditions of a statement, not statements: a format's width, a copy's size, the sizes in a question.
 GIVEN = {

@@ -95,6 +95,15 @@ def test_compare_of_ones_own_h200_reads_the_books_beside_it(tmp_path, monkeypatc
     assert capsys.readouterr().out.count("0.25x") == len(record.rows)
 
 
+def test_compare_goes_on_where_the_other_has_no_record(mine, tmp_path, capsys):
+    extra = Record("my-gpu", "speed", [RUN])
+    extra.append(row({"n": 1}, "eager", 1e-3))
+    extra.save(records.own_root())
+    assert cli.main(["compare", "my-gpu", "h200-sxm"]) == 0
+    out = capsys.readouterr().out
+    assert "speed: h200-sxm has no record of it" in out and out.count("0.50x") == len(mine.rows)
+
+
 # The model command ---------------------------------------------------------------------------------------------------
 
 

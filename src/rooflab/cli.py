@@ -122,20 +122,20 @@ def _list(chosen) -> int:
     return 0
 
 
-def _find(device: str | None, experiment: str, *, book_first: bool = False) -> records.Record:
-    """Return a record, the reader's own before the book's or after; `h200` stands for the device h200-sxm."""
+def _found(device: str | None, experiment: str, *, book_first: bool = False) -> records.Record | None:
+    """Return a record, the reader's own before the book's or after, or None; `h200` stands for h200-sxm."""
     for _, root in sorted(_roots(), key=lambda pair: (pair[1] == records.BOOK) != book_first):
         for each in records.devices_with_records(root):
             if device in (None, each, each.split("-")[0]) and (record := records.find(each, experiment, root)):
                 return record
-    return records.load(device or "h200-sxm", experiment)
+    return None
 
 
 def _show(chosen) -> int:
     from .experiments import EXPERIMENTS, named
 
     named([chosen.experiment])
-    record = _find(chosen.device, chosen.experiment)
+    record = _found(chosen.device, chosen.experiment) or records.load(chosen.device or "h200-sxm", chosen.experiment)
     experiment = EXPERIMENTS[chosen.experiment]
     run = record.runs[-1]
     print(f"{record.device}: {run['gpu']}, {run['measured']}, driver {run['driver']}, {run['versions']}")
@@ -156,10 +156,8 @@ def _compare(chosen) -> int:
     mine_root, mine = (folder.parent, folder.name) if folder.is_dir() else (records.own_root(), chosen.mine)
     found = 0
     for path in sorted((mine_root / mine).glob("*.json")):
-        ours = records.read(path)
-        try:
-            theirs = _find(chosen.other, path.stem, book_first=True)
-        except records.RecordError:
+        ours, theirs = records.read(path), _found(chosen.other, path.stem, book_first=True)
+        if theirs is None:
             print(f"{path.stem}: {chosen.other} has no record of it")
             continue
         other = {(str(row["case"]), row["version"]): row for row in theirs.rows}
