@@ -136,3 +136,29 @@ def pictures():
     folder = Path(check_site.SITE).parent / "screenshots"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def redraw_ms():
+    """Return a function that moves a page's first slider 200 times and gives the sorted times of the redraws."""
+
+    def run(page, positions):
+        return page.evaluate(
+            """positions => {
+              const slider = document.querySelector('.rooflab-slider input');
+              const queue = [], real = window.requestAnimationFrame, times = [];
+              window.requestAnimationFrame = callback => queue.push(callback);
+              for (let i = 0; i < 200; i++) {
+                slider.value = i % positions;
+                slider.dispatchEvent(new Event('input', {bubbles: true}));
+                const begin = performance.now();
+                while (queue.length) queue.shift()(begin);
+                times.push(performance.now() - begin);
+              }
+              window.requestAnimationFrame = real;
+              return times.sort((a, b) => a - b);
+            }""",
+            positions,
+        )
+
+    return run

@@ -215,8 +215,8 @@ def _ladder(case: dict, versions):
     return {name: Call(runs[name], lambda name=name: prove(name), kernel.get(name, "gemm")) for name in chosen}
 
 
-# Kernels that need TMA (sm_90 and later), or wgmma (sm_90 alone).
-_TMA = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block"}
+# Versions that need TMA or dependent launches (sm_90 and later), or wgmma (sm_90 alone).
+_FROM_SM90 = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block", "chained_graph"}
 _WGMMA = {"warp_specialised", "fp8_block_specialised"}
 
 
@@ -224,7 +224,7 @@ def _runs_here(version: str) -> bool:
     import torch
 
     major = torch.cuda.get_device_capability()[0]
-    return major == 9 if version in _WGMMA else major >= 9 if version in _TMA else True
+    return major == 9 if version in _WGMMA else major >= 9 if version in _FROM_SM90 else True
 
 
 def _sampled_product(out, a64, b64, length: int, share: float):
@@ -248,12 +248,13 @@ def _fp8_cases(gpu: Gpu, quick: bool):
 
 
 def _fp8_demand(case: dict, version: str) -> Demand:
-    size = DTYPE_BYTES["bf16" if version == "bf16" else "fp8"]
-    M, N, K = case["M"], case["N"], case["K"]
-    moved = size * (M * K + N * K) + 2 * M * N
+    product = _gemm_demand(case | {"dtype": "bf16" if version == "bf16" else "fp8"}, version)
+    # The result of FP8 operands is written in bf16, one byte more each.
+    more = 0 if version == "bf16" else case["M"] * case["N"]
     if version == "quantising":  # A is read in bf16 and written in FP8 first
-        moved += 3 * M * K
-    return Demand("GEMM", {"tensor": 2 * M * N * K}, {"hbm": moved}, 2 if version == "quantising" else 1)
+        more += 3 * case["M"] * case["K"]
+    launches = 2 if version == "quantising" else 1
+    return Demand("GEMM", product.work, {"hbm": product.traffic["hbm"] + more}, launches)
 
 
 def _fp8(case: dict, versions):
@@ -661,7 +662,6 @@ def _decode_linear_cases(gpu: Gpu, quick: bool):
 
 
 def _decode_linear_demand(case: dict, version: str) -> Demand:
-
     merged, size = version not in ("eager", "graph"), DTYPE_BYTES[case["dtype"]]
     return linear_stack(model(case["model"]), case["layers"], batch=case["B"], merged=merged, size=size)
 
@@ -699,10 +699,8 @@ def _decode_linear(case: dict, versions):
         "gemv_graph": stack(merged, names[True], gemv.rows),
         "chained_graph": stack(merged, names[True], gemv.chained),
     }
-    if batch > 1:  # those two take one vector only
-        runs = {name: run for name, run in runs.items() if name not in ("gemv_graph", "chained_graph")}
-    elif torch.cuda.get_device_capability() < (9, 0):
-        del runs["chained_graph"]
+    ours = ("gemv_graph", "chained_graph")  # they take one vector only
+    runs = {name: run for name, run in runs.items() if _runs_here(name) and (batch == 1 or name not in ours)}
 
     def proof(name, call):
         def outputs():
@@ -724,7 +722,7 @@ def _decode_linear(case: dict, versions):
         run = runs[name]
         if name != "eager":
             run = timing.graphed(lambda name=name, run=run: results.__setitem__(name, run()))
-        calls[name] = Call(run, proof(name, run), "gemv" if name in ("gemv_graph", "chained_graph") else None)
+        calls[name] = Call(run, proof(name, run), "gemv" if name in ours else None)
     return calls
 
 

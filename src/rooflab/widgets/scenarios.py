@@ -101,8 +101,16 @@ def _menu(name: str, label: str, formats: dict[str, str]) -> Slider:
     return Slider(name, label, tuple(sizes.values()), max(sizes.values()), names=tuple(sizes))
 
 
-_WEIGHTS = {"4 bit, shared scales": "int4-grouped", "8 bit": "fp8", "16 bit": "bf16"}
-_CACHE = {"8 bit": "fp8", "16 bit": "bf16"}
+def _model_and_formats() -> tuple[Slider, ...]:
+    """Return the menus that section 2's pages begin with."""
+    cache = {"8 bit": "fp8", "16 bit": "bf16"}
+    return (
+        _model_menu(),
+        _menu("weights", "Weights stored in", {"4 bit, shared scales": "int4-grouped"} | cache),
+        _menu("cache", "Cache stored in", cache),
+    )
+
+
 _GROUPS = Slider("g", "query heads per KV head g", powers_of_two(1, 32), 1)
 _STORED, _HEAD = {"b_w": "weights", "b_a": 2}, {"b_w": 2, "b_a": 2}
 
@@ -137,9 +145,7 @@ def decode_scenario() -> Scenario:
         id="decode",
         title="One decode step",
         sliders=(
-            _model_menu(),
-            _menu("weights", "Weights stored in", _WEIGHTS),
-            _menu("cache", "Cache stored in", _CACHE),
+            *_model_and_formats(),
             Slider("B", "batch B", powers_of_two(1, 1024), 1),
             Slider("L", "context L", powers_of_two(256, 131072), 4096),
             _GROUPS,
@@ -163,9 +169,7 @@ def prefill_scenario() -> Scenario:
         id="prefill",
         title="The last chunk of a prompt",
         sliders=(
-            _model_menu(),
-            _menu("weights", "Weights stored in", _WEIGHTS),
-            _menu("cache", "Cache stored in", _CACHE),
+            *_model_and_formats(),
             mask,
             Slider("L", "prompt L", powers_of_two(256, 131072), 4096),
             Slider("chunks", "chunks", powers_of_two(1, 64), 1),
@@ -219,9 +223,7 @@ def both_scenario() -> Scenario:
         id="both",
         title="Decode and prefill on one roofline",
         sliders=(
-            _model_menu(),
-            _menu("weights", "Weights stored in", _WEIGHTS),
-            _menu("cache", "Cache stored in", _CACHE),
+            *_model_and_formats(),
             Slider("B", "batch B of decode", powers_of_two(1, 1024), 1),
             Slider("L", "context and prompt L", powers_of_two(256, 131072), 4096),
             _GROUPS,
