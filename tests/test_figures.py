@@ -56,3 +56,15 @@ def test_table_refuses_ragged_rows_and_escapes():
     with pytest.raises(ValueError, match="has 1 cells, the header"):
         figures.table(["a", "b"], [["x"]])
     assert "&lt;b&gt;" in figures.table(["a"], [["<b>"]])._repr_html_()
+
+
+def test_a_timeline_shows_every_kernel_where_it_ran_and_overlaps_in_two_lanes():
+    track = [("rows_kernel", 5e-6, 4e-6), ("split_kernel", 8e-6, 2e-6), ("add", 11e-6, 50e-6), ("late", 90e-6, 1e-6)]
+    (ax,) = figures.timeline_figure({"ours": track}, 20e-6).axes
+    bars = [bar for bar in ax.patches if bar.get_width() > 0]
+    # From the first kernel on; the third is cut at the end, and the last lies beyond it.
+    assert [bar.get_x() for bar in bars] == pytest.approx([0, 3, 6])
+    assert [bar.get_width() for bar in bars] == pytest.approx([4, 2, 14])
+    heights = [bar.get_y() for bar in bars]
+    assert heights[1] < heights[0] == heights[2], "the second runs beside the first"
+    assert len({bar.get_facecolor() for bar in bars}) == 3

@@ -20,6 +20,7 @@ from rooflab.kernels import (
     _triton,
     attention,
     check,
+    decode,
     elementwise,
     fingerprint,
     gemm,
@@ -173,6 +174,37 @@ def test_gemv(shape, dtype):
     check(gemv.rows(x, weight, out=out), reference, dtype=dtype, length=K)
     check(gemv.chained(x, weight, out=poison(out)), reference, dtype=dtype, length=K)
     check(gemv.eager(x, weight), reference, dtype=dtype, length=K)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (7, 300), (9, 4096), (6, 5000)], ids=str)
+def test_gemv_with_its_neighbours_inside(shape, dtype):
+    N, K = shape
+    x, norm, residual = normal(1, K, dtype=dtype), normal(K, dtype=dtype, seed=1), normal(1, N, dtype=dtype, seed=2)
+    weight = normal(2 * N, K, dtype=dtype, seed=3)
+    normed = torch.nn.functional.rms_norm(x.double(), (K,), norm.double(), eps=1e-5)
+    gate, up = gemv.reference(x, weight).split(N, dim=1)
+    gate_normed, up_normed = gemv.reference(normed, weight).split(N, dim=1)
+    # The largest intermediate is the product with the gate, or what the residual is added to.
+    gated = torch.nn.functional.silu(gate) * up
+    size = {"length": K, "dtype": dtype, "scale": float(gate.abs().max() * up.abs().max())}
+    check(gemv.fused(x, weight, gated=True, out=poison(residual.clone())), gated, **size)
+    expected = torch.nn.functional.silu(gate_normed) * up_normed
+    size["scale"] = float(gate_normed.abs().max() * up_normed.abs().max())
+    check(gemv.fused(x, weight, gated=True, norm=norm), expected, **size)
+    check(gemv.fused(x, weight, norm=norm), gemv.reference(normed, weight), dtype=dtype, length=K)
+    expected = gate + residual.double()
+    check(gemv.fused(x, weight[:N], residual=residual, out=residual), expected, dtype=dtype, length=K)
+
+
+def test_gemv_says_what_does_not_fit():
+    x, weight = normal(1, 8, dtype=torch.float32), normal(3, 8, dtype=torch.float32)
+    with pytest.raises(KernelError, match="weight has 3 rows; gated, it must have the gate's and as many of up"):
+        gemv.fused(x, weight, gated=True)
+    with pytest.raises(KernelError, match=r"norm has shape \(3,\); it must be \(8,\)"):
+        gemv.fused(x, weight, norm=weight[:, 0].contiguous())
+    with pytest.raises(KernelError, match=r"residual has shape \(1, 8\); it must be \(1, 3\)"):
+        gemv.fused(x, weight, residual=x)
 
 
 def test_gemv_takes_one_vector():
@@ -412,7 +444,7 @@ def test_fingerprint_follows_imports(tmp_path, monkeypatch):
     (tmp_path / "softmax.py").write_text(text.replace("tl.sum(e, axis=1)", "tl.sum(x, axis=1)"), encoding="utf-8")
     changed = {name for name in MODULES if fingerprint(name) != before[name]}
     assert changed == {"softmax", "attention"}
-    with pytest.raises(KernelError, match="choose from attention, elementwise"):
+    with pytest.raises(KernelError, match="choose from attention, decode, elementwise"):
         fingerprint("nothing")
 
 
@@ -421,8 +453,10 @@ def test_every_kernel_has_its_header():
     for name in MODULES:
         lines = (kernels.FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()
         starts = [at for at, line in enumerate(lines[:-1]) if re.match(r"def \w+_kernel\(", lines[at + 1])]
-        assert len(starts) >= lines.count("@triton.jit"), "the name of a kernel ends in _kernel"
         assert starts, f"{name}.py holds no kernel"
+        for at, line in enumerate(lines):
+            if line == "@triton.jit" and at not in starts:
+                assert '"""' in "".join(lines[at + 2 : at + 6]), f"{name}.py:{at}: what a kernel calls has a docstring"
         for start in starts:
             header = lines[start - 4 : start]
             assert all(map(str.startswith, header, titles)), f"{name}.py:{start}: header must be {titles}"
@@ -469,7 +503,7 @@ def compile_for_hopper():
         for position, parameter in enumerate(self.params):
             name, value = parameter.name, values[parameter.name]
             # Triton's own specialisation: 1 is a constant, multiples of 16 are known to be such.
-            if parameter.is_constexpr or (type(value) is int and value == 1):
+            if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
                 signature[name], constants[name] = "constexpr", value
             elif isinstance(value, torch.Tensor):
                 signature[name] = "*" + types[str(value.dtype).removeprefix("torch.")]
@@ -506,7 +540,7 @@ def compile_for_hopper():
 
     triton.runtime.jit.JITFunction.run = run
     _triton.reachable = lambda tensor: True
-    for module in (gemm, gemm_fp8, layernorm, softmax, streams):
+    for module in (decode, gemm, gemm_fp8, layernorm, softmax, streams):
         module.sm_count = lambda device: 132
     gemm.INTERPRETED, gemm._capability = False, lambda tensor: (9, 0)
     a = torch.empty(4096, 4096, dtype=torch.bfloat16)
@@ -514,11 +548,13 @@ def compile_for_hopper():
         version(a, a)
     for M in (16, 256):
         gemm.autotuned(a[:M], a)
+    gemm.warp_specialised(a[:256], torch.empty(12288, 4096, dtype=torch.bfloat16))
     a, one, row = a.view(torch.float8_e4m3fn)[:, :4096].contiguous(), torch.ones(1, 1), torch.ones(4096, 1)
     gemm_fp8.fp8_tensor(a, a, one, one)
     gemm_fp8.fp8_row(a, a, row, row)
     for version in (gemm_fp8.fp8_block, gemm_fp8.fp8_block_specialised):
         version(a, a, torch.ones(4096, 32), torch.ones(32, 32))
+    position, angles = torch.zeros(1, dtype=torch.int64), torch.empty(2, 32768, 128)
     for dtype in (torch.bfloat16, torch.float32):
         x = torch.empty(1 << 28, dtype=dtype)  # memory that no one touches is never taken
         elementwise.unfused(x, 2)
@@ -535,9 +571,21 @@ def compile_for_hopper():
                 version(x.view(-1, cols))
         heads = torch.empty(1, 32, 4096, 128, dtype=dtype)
         attention.naive(heads, heads, heads, True)
+        cache, row = torch.empty(1, 8, 32768, 128, dtype=dtype), x[:4096].view(1, 4096)
+        for early in (False, True):
+            decode.add_norm(row, row, row[0], 1e-5, early=early)
+            decode.add_norm(None, row, row[0], 1e-5, early=early)
+            q = decode.rope_cache(x[:6144].view(1, 6144), *angles, position, cache, cache, 32, early=early)
+            decode.split_attention(q, cache, cache, position, early=early)
+            decode.split_attention(q, cache, cache, position, splits=1, early=early)
+            decode.swiglu(x[:28672].view(1, 28672), early=early)
         for N, K in ((4096, 4096), (22016, 4096), (4096, 11008)):
             for version in (gemv.rows, gemv.chained):
                 version(x[:K].view(1, K), x[: N * K].view(N, K))
+            w, r = x[: N * K].view(N, K), x[:N].view(1, N)
+            gemv.fused(x[:K].view(1, K), w, norm=x[:K], gated=True)
+            gemv.fused(x[:K].view(1, K), w, norm=x[:K])
+            gemv.fused(x[:K].view(1, K), w, residual=r, out=r)
     x = torch.empty(1 << 20)
     streams.exponentials(x, 1024)
     streams.add_one(x[:1])
@@ -564,7 +612,11 @@ def test_all_kernels_compile_for_hopper(tmp_path):
             "read_kernel",
             "rows_kernel",
             "chained_kernel",
+            "fused_rows_kernel",
             "naive_kernel",
+            "rope_cache_kernel",
+            "split_kernel",
+            "combine_kernel",
         ):
             continue  # one element at a time, or a few results per program
         if report["kernel"] == "grouped_kernel" and not report["tensor_core"]:
@@ -574,7 +626,7 @@ def test_all_kernels_compile_for_hopper(tmp_path):
     # The matrix products of 16-bit and 8-bit operands run on the Tensor Cores; naive and mma.sync are not among these.
     products = {report["kernel"] for report in reports if report["tensor_core"]}
     by_tma = {"tma_kernel", "persistent_kernel", "warp_specialised_kernel", "fp8_tensor_kernel", "fp8_row_kernel"}
-    by_tma |= {"fp8_block_kernel", "fp8_block_specialised_kernel"}
+    by_tma |= {"turned_kernel", "fp8_block_kernel", "fp8_block_specialised_kernel"}
     by_pointers = {"tensor_core_kernel", "grouped_kernel"}
     assert products == by_tma | by_pointers | {"scores_kernel", "weighted_values_kernel"}
     assert {report["kernel"] for report in reports if report["tma"]} == by_tma
@@ -582,10 +634,14 @@ def test_all_kernels_compile_for_hopper(tmp_path):
         if report["kernel"] in by_tma | by_pointers | {"naive_kernel"}:
             assert report["spilled_bytes"] == 0, report
         if report["kernel"].endswith("specialised_kernel"):
-            # Two consumers, each with four wgmma of 32 bytes of K; registers move from the producer.
-            assert report["tensor_core"] == 8 and report["register_moves"] > 0, report
+            # Two consumers, each with four wgmma of 32 bytes of K a block; registers move from the producer.
+            blocks = 2 if report["kernel"].startswith("fp8") else 1
+            assert report["tensor_core"] == 8 * blocks and report["register_moves"] > 0, report
     read = [report for report in reports if report["kernel"] in ("read_kernel", "rows_kernel", "chained_kernel")]
     assert all(report["wide_loads"] == report["loads"] > 0 for report in read)
+    # The residual alone is read a few elements at a time.
+    inside = [report for report in reports if report["kernel"] == "fused_rows_kernel"]
+    assert inside and all(report["loads"] - report["wide_loads"] <= 4 for report in inside), inside
 
 
 if __name__ == "__main__":

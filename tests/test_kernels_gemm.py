@@ -1,8 +1,10 @@
 """Every GEMM against a float64 reference, what its wrappers refuse, and how tiles are numbered.
 
-Without a GPU the kernels run in Triton's interpreter, all but the two of Gluon: it has none. Those are compiled for
+Without a GPU the kernels run in Triton's interpreter, all but those of Gluon: it has none. Those are compiled for
 sm_90 by `tests/test_kernels.py`, as all others are, and run by `tests/gpu/test_gemm.py`.
 """
+
+from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
@@ -100,6 +102,8 @@ def test_tune_keeps_the_fastest_and_autotuned_takes_it(monkeypatch):
     gemm.autotuned(normal(20, 48), normal(24, 48))  # another shape: nothing tuned
     gemm.autotuned(a, b, config=candidates[0])
     assert taken == [candidates[1], gemm.CONFIGS["decode"][0], candidates[0]]
+    assert gemm.config_of(a, b) is candidates[1]
+    assert gemm.config_of(normal(20, 48), normal(24, 48)) is gemm.CONFIGS["decode"][0]
 
 
 def test_tune_leaves_out_what_does_not_fit(monkeypatch):
@@ -214,17 +218,78 @@ def test_cards_without_tma_or_wgmma_are_told_what_works(monkeypatch):
 # Tiles ---------------------------------------------------------------------------------------------------------------
 
 
+def order(tiles_m, tiles_n, group):
+    """Return rows and columns of tiles in grouped order, from the kernels' own function."""
+    corners = (corner(index, tiles_m, tiles_n, 1, 1, group) for index in range(tiles_m * tiles_n))
+    return list(corners)
+
+
+def corner(*args):
+    """Run `gemm.corner` on Python's integers."""
+    names = gemm.corner.fn.__globals__ | {"gl": SimpleNamespace(minimum=min, constexpr=int)}
+    return FunctionType(gemm.corner.fn.__code__, names)(*args)
+
+
 @pytest.mark.parametrize(("tiles_m", "tiles_n", "group"), [(1, 1, 8), (7, 5, 3), (8, 3, 8), (3, 9, 8), (16, 2, 1)])
 def test_grouped_order_visits_every_tile_once(tiles_m, tiles_n, group):
-    order = [gemm.tile_of(index, tiles_m, tiles_n, group) for index in range(tiles_m * tiles_n)]
-    assert sorted(order) == [(m, n) for m in range(tiles_m) for n in range(tiles_n)]
+    assert sorted(order(tiles_m, tiles_n, group)) == [(m, n) for m in range(tiles_m) for n in range(tiles_n)]
 
 
 def test_a_grouped_wave_reads_fewer_blocks():
-    row_major, grouped = (sum(gemm.wave_reads(64, 64, group, 132)) for group in (1, 8))
-    assert grouped < row_major / 2
+    assert order(4, 3, 2)[:7] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0)]
+    row_major, grouped = (order(64, 64, group)[:132] for group in (1, 8))
+    # What the book says: blocks of A rows, and of B rows.
+    assert [len(set(part)) for part in zip(*row_major, strict=True)] == [3, 64]
+    assert [len(set(part)) for part in zip(*grouped, strict=True)] == [8, 17]
 
 
-def test_quantisation_efficiency_at_its_ends():
-    assert gemm.quantisation_efficiency(128 * 11, 256 * 12, 128, 256, 132) == 1
-    assert gemm.quantisation_efficiency(128 * 11 + 1, 256 * 12, 128, 256, 132) < 0.51
+def tile(config):
+    return config["BLOCK_M"], config["BLOCK_N"]
+
+
+# N and K of the experiments at 256 rows, and the columns of the tile that is fastest on an H200.
+FASTEST = {
+    (4096, 4096): 64,
+    (12288, 4096): 192,  # one wave of odd tiles rather than two of usual ones
+    (22016, 4096): 192,
+    (8192, 8192): 128,
+    (57344, 8192): 128,
+}
+
+
+@pytest.mark.parametrize(("shape", "width"), FASTEST.items(), ids=str)
+def test_choose_takes_what_is_fastest(shape, width):
+    assert tile(gemm.choose(256, *shape, 132)) == (128, width)
+
+
+def test_other_classes_have_one_config_each():
+    assert gemm.choose(256, 12288, 4096, 192)["BLOCK_N"] == 128  # as many SMs as usual tiles
+    assert gemm.choose(16, 12288, 4096, 132)["BLOCK_N"] == 64
+    for size in (2048, 4096, 8192, 16384):
+        assert gemm.choose(size, size, size, 132) is gemm.FULL
+
+
+def test_blocks_are_bound_by_products_or_by_operands():
+    def block(rows, cols):
+        return gemm.microseconds(rows, cols, 64, 132, dict(BLOCK_M=rows, BLOCK_N=cols, BLOCK_K=64))
+
+    assert block(128, 192) == 2 * 128 * 192 * 64 / gemm.FLOP_PER_US
+    assert block(128, 64) == 2 * 192 * 64 / gemm.BYTES_PER_US
+
+
+# What `warp_specialised` took on an H200 for 256 rows, over its time with 128 columns: N, K, columns, ratio.
+MEASURED = [(12288, 4096, 192, 0.81), (22016, 4096, 192, 0.97), (22016, 4096, 256, 1.24), (22016, 4096, 64, 1.29)]
+MEASURED += [(8192, 8192, 192, 1.32), (57344, 8192, 192, 1.06), (57344, 8192, 256, 1.13)]
+
+
+@pytest.mark.parametrize(("N", "K", "width", "ratio"), MEASURED)
+def test_predictions_are_near_what_was_measured(N, K, width, ratio):
+    narrow, other = (dict(BLOCK_M=128, BLOCK_N=each, BLOCK_K=64) for each in (128, width))
+    predicted = gemm.microseconds(256, N, K, 132, other) / gemm.microseconds(256, N, K, 132, narrow)
+    assert predicted == pytest.approx(ratio, rel=0.2)
+
+
+@pytest.mark.parametrize("config", sum(gemm.WARP_SPECIALISED.values(), []), ids=str)
+def test_rings_fit_into_shared_memory(config):
+    rows, cols, depth, stages = (config[each] for each in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES"))
+    assert 2 * (stages * (rows + cols) * depth + rows * cols // 2) + 2 * 8 * stages <= 227 * 1024

@@ -10,7 +10,7 @@ import rooflab
 
 LAYERS = [
     ["units", "ledger", "numerics", "timing", "provenance", "kernels"],
-    ["hardware", "models", "step", "records"],
+    ["hardware", "models", "step", "decoder", "records"],
     ["roofline"],
     ["figures", "widgets", "experiments", "lesson", "exercises"],
     ["report", "cli"],

@@ -238,6 +238,15 @@ def test_the_ridge_in_tokens():
     assert tokens == 200 and linear.flop(**values) / linear.parts["weights"](**values) == 800e12 / 4e12
 
 
+def test_at_the_break_even_size_a_kernel_takes_as_long_in_memory_as_its_launch():
+    assert ledger.BREAK_EVEN_BYTES(beta=4.8e12, t_launch=5e-6) == pytest.approx(24e6)
+    assert ledger.OTHERS["break_even_bytes"] is ledger.BREAK_EVEN_BYTES
+    for kernels, beta, t_launch in itertools.product((1, 7, 224), (1.6e12, 4.8e12), (0.6e-6, 13e-6)):
+        moved = kernels * ledger.BREAK_EVEN_BYTES(beta=beta, t_launch=t_launch)
+        launches_s = ledger.LAUNCH_TIME(n_launch=kernels, t_launch=t_launch)
+        assert ledger.MEMORY_TIME(Q=moved, beta=beta) == pytest.approx(launches_s)
+
+
 def test_elementwise_flop_and_launches():
     values = dict(n=1000, k=4, b=2)
     assert WORKLOADS["elementwise_unfused"].flop(**values) == WORKLOADS["elementwise_fused"].flop(**values) == 4000

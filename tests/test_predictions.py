@@ -181,11 +181,13 @@ def test_every_point_of_decode_lies_below_its_roof(experiment, row):
 @pytest.mark.parametrize("model", ["llama-2-7b", "llama-3-8b"])
 def test_a_decode_step_streams_its_weights_and_bends_at_the_ridge(model):
     def time_s(version, batch):
-        return one("decode_linear", version, model=model, B=batch)["time_s"]
+        row = one("decode_linear", version, model=model, B=batch)
+        return row["time_s"] / row["case"]["layers"]
 
-    demand = EXPERIMENTS["decode_linear"].demand({"model": model, "layers": 4, "B": 1, "dtype": "bf16"}, "gemv_graph")
+    demand = EXPERIMENTS["decode_linear"].demand({"model": model, "layers": 1, "B": 1, "dtype": "bf16"}, "gemv_graph")
     read = ceilings("h200-sxm")["read"].rate
-    assert demand.traffic["hbm"] / time_s("gemv_graph", 1) >= 0.85 * read
+    assert demand.traffic["hbm"] / time_s("gemv_graph", 1) >= 0.88 * read
+    assert demand.traffic["hbm"] / time_s("chained_graph", 1) >= 0.91 * read
     assert time_s("graph", 1) < time_s("eager", 1)
     # Far left of the ridge the batch is free, far right of it time is proportional to the batch.
     assert time_s("merged_graph", 32) == pytest.approx(time_s("merged_graph", 1), rel=0.1)

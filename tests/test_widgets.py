@@ -1,5 +1,6 @@
 """Scenarios and the widget's Python side; the front end is tested in tests/browser."""
 
+import itertools
 import json
 import re
 
@@ -8,9 +9,10 @@ import pytest
 import traitlets
 
 from rooflab.hardware import devices
-from rooflab.roofline import Roofline
+from rooflab.roofline import Roofline, ceilings
 from rooflab.widgets import Dot, RooflineExplorer, Scenario, ScenarioError, Slider, powers_of_two, roofline_scenario
 from rooflab.widgets.explorer import module_source, site_script
+from rooflab.widgets.scenarios import fusion_scenario, launch_scenario
 
 N = Slider("n", "size n", powers_of_two(64, 4096), 1024)
 GEMV = Dot("GEMV", "gemv", {"M": "n", "K": "n", "b": "dtype"})
@@ -60,6 +62,70 @@ def test_bad_settings_raise_one_line_with_the_choices(change, said):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("scenario", "launch", "choices"),
+    [(roofline_scenario(), "slider", "none, eager, graph"), (launch_scenario(), "fast", "none, eager, graph, slider")],
+    ids=["roofline", "launch"],
+)
+def test_a_launch_floor_that_the_scenario_lacks_raises(scenario, launch, choices):
+    with pytest.raises(traitlets.TraitError, match=f"^launch is '{launch}'; choose from {choices}$"):
+        RooflineExplorer(scenario, launch=launch)
+
+
+def test_only_a_scenario_with_the_slider_starts_with_its_launch_floor():
+    assert launch_scenario().defaults()["launch"] == RooflineExplorer(launch_scenario()).launch == "slider"
+    assert launch_scenario().state()["launch"] == "t_launch"
+    for scenario in (roofline_scenario(), fusion_scenario()):
+        assert (scenario.defaults()["launch"], scenario.state()["launch"]) == ("none", "")
+
+
+@pytest.mark.parametrize("basis", ["paper", "measured"])
+def test_the_launch_floor_is_the_sliders_value(basis):
+    explorer = RooflineExplorer(launch_scenario(), basis=basis)
+    beta = Roofline.of(devices()["h200-sxm"], "bf16", measured=basis == "measured")._roof("memory", "hbm").rate
+    kinds = set()
+    for k, n, t_launch in itertools.product((1, 256), (2**12, 2**28), (0.6e-6, 40e-6)):
+        explorer.k, explorer.n, explorer.t_launch = k, n, t_launch
+        unfused, fused = explorer.bounds()
+        assert unfused.time_s == pytest.approx(k * max(t_launch, 4 * n / beta))
+        assert fused.time_s >= max(t_launch, 4 * n / beta) * (1 - 1e-9)
+        kinds.add(unfused.roof.kind)
+        assert "launch, as set" in {roof.label for roof in unfused.time_by_roof}
+    assert kinds == {"launch", "memory"}
+
+
+def test_without_the_slider_the_floor_is_measured_or_none():
+    explorer = RooflineExplorer(launch_scenario(), t_launch=40e-6)
+    explorer.launch = "graph"
+    graph = explorer.bounds()[0]
+    assert graph.roof.label == "launch, graph"
+    assert graph.time_s == pytest.approx(256 * ceilings("h200-sxm")["launch graph"].rate)
+    explorer.launch = "none"
+    assert explorer.bounds()[0].roof.kind == "memory"
+    explorer.launch, explorer.device = "slider", "l4"
+    assert explorer.bounds()[0].time_s == pytest.approx(256 * 40e-6), "nobody has to have measured it"
+
+
+def test_every_state_of_the_launch_page_lies_on_its_axes():
+    scenario = launch_scenario()
+    ends = [(slider.values[0], slider.values[-1]) for slider in scenario.sliders]
+    (left, right), (low, high) = scenario.x_range, scenario.y_range
+    for gpu in scenario.devices:
+        if "fp32" not in gpu.dtypes("vector"):
+            continue
+        for dtype, launch, sizes in itertools.product(
+            gpu.dtypes("tensor"), ("none", "slider"), itertools.product(*ends)
+        ):
+            state = dict(zip(("k", "n", "t_launch"), sizes, strict=True), device=gpu.id, dtype=dtype, launch=launch)
+            for bound in RooflineExplorer(scenario, **state).bounds():
+                assert left < bound.demand.intensity_flop_per_byte() < right, state
+                assert low < bound.attainable_flop_per_s < high, state
+
+
+def test_a_sliders_unit_is_shown_without_javascript():
+    assert "time per launch 5 µs. Sliders" in RooflineExplorer(launch_scenario()).static_html()
+
+
 @pytest.mark.parametrize("change", [{"n": 0}, {"device": "h900"}, {"basis": "hope"}])
 def test_a_refused_change_leaves_the_state_as_it_was(explorer, change):
     ((name, value),) = change.items()
@@ -98,6 +164,8 @@ def test_front_end_needs_no_imports_and_no_eval():
         (lambda: Scenario("x", "x", (Dot("d", "gemmm", {}),), (N,)), "unknown workload 'gemmm'; choose from dot"),
         (lambda: Scenario("x", "x", (Dot("d", "gemv", {"M": "n"}),), (N,)), "no value for K, b"),
         (lambda: Scenario("x", "x", (Dot("d", "gemv", {"M": "m"}),), (N,)), "unknown slider 'm'"),
+        (lambda: Scenario("x", "x", (GEMV,), (N,), launch="t"), "launch comes from unknown slider 't'"),
+        (lambda: Scenario("x", "x", (GEMV,), (N,), launch="dtype"), "launch comes from unknown slider 'dtype'"),
         (lambda: Scenario("x", "x", (GEMV,), (N,), device="h900"), "unknown device 'h900'; choose from"),
     ],
 )

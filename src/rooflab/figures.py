@@ -137,6 +137,49 @@ def lines_figure(series: dict[str, tuple], xlabel: str, ylabel: str, *, log_y: b
     return fig
 
 
+# What a kernel's name contains, and what it is; any other is small work between the large.
+_KINDS = {
+    "product": ("nvjet", "gemm", "gemv", "rows_kernel"),
+    "attention": ("sdpa", "flash", "split_kernel", "combine"),
+}
+
+
+def kind_of(kernel: str) -> str:
+    """Return "product", "attention" or "other" for a kernel's name.
+
+    >>> kind_of("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"), kind_of("combine_kernel"), kind_of("reduce_kernel")
+    ('product', 'attention', 'other')
+    """
+    return next((kind for kind, parts in _KINDS.items() if any(part in kernel for part in parts)), "other")
+
+
+def timeline_figure(tracks: dict[str, Sequence[tuple[str, float, float]]], span_s: float) -> Figure:
+    """Return kernels as bars over `span_s` of time, a track each: {name: [(kernel, begin_s, time_s), ...]}.
+
+    A track begins with its first kernel. A kernel that begins before another has ended stands in a lane below it.
+    """
+    colours = dict(zip((*_KINDS, "other"), (COLOURS[0], COLOURS[1], "#888888"), strict=True))
+    with style():
+        fig, ax = figure(height=0.8 + 0.6 * len(tracks))
+        for index, kernels in enumerate(tracks.values()):
+            start, free_s = kernels[0][1], [0.0] * 3
+            for kernel, begin_s, time_s in kernels:
+                begin_s -= start
+                if begin_s > span_s:
+                    break
+                lane = next((each for each in range(3) if free_s[each] <= begin_s), free_s.index(min(free_s)))
+                free_s[lane] = begin_s + time_s
+                width = min(time_s, span_s - begin_s) * 1e6
+                ax.barh(-index - 0.24 * lane, width, 0.21, begin_s * 1e6, color=colours[kind_of(kernel)], lw=0)
+        ax.set_yticks([-index for index in range(len(tracks))], list(tracks))
+        ax.set(xlabel="time, µs", xlim=(0, span_s * 1e6))
+        ax.tick_params(axis="y", length=0)
+        for kind, colour in colours.items():
+            ax.barh(0, 0, color=colour, label=kind)
+        ax.legend(fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.22))
+    return fig
+
+
 def roofline_figure(
     line: Roofline,
     demands: Iterable[Demand] = (),

@@ -612,7 +612,8 @@ EXP_OVER_MMA = Formula("exp_over_mma", P / (4 * d_h * P_exp), sympy.Integer(1))
 TILES = Formula("tiles", _TILES, sympy.Integer(1))
 WAVES = Formula("waves", ceiling(_TILES / n_SM), sympy.Integer(1))
 FILLED_SHARE = Formula("filled_share", M * N / (B_M * B_N * n_SM * ceiling(_TILES / n_SM)), sympy.Integer(1))
+# A kernel that moves this many bytes takes as long in memory as its launch.
+BREAK_EVEN_BYTES = Formula("break_even_bytes", beta * t_launch, byte / launch)
 
-OTHERS = {
-    f.name: f for f in (ALL_REDUCE_BYTES, LINEAR_RIDGE_TOKENS, UNIT_PEAK, EXP_OVER_MMA, TILES, WAVES, FILLED_SHARE)
-}
+_OTHERS = (ALL_REDUCE_BYTES, LINEAR_RIDGE_TOKENS, UNIT_PEAK, EXP_OVER_MMA, TILES, WAVES, FILLED_SHARE, BREAK_EVEN_BYTES)
+OTHERS = {f.name: f for f in _OTHERS}

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import html
+import importlib.util
 import inspect
 import math
 import numbers
 import operator
 import random
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
@@ -127,6 +129,40 @@ class Source:
     def _repr_markdown_(self):
         # Markdown, not HTML: JupyterLab and Sphinx then highlight it in their own light and dark colours.
         return f"```python\n{self.text}\n```"
+
+
+_INSTALL = {
+    "cutlass": 'pip install "nvidia-cutlass-dsl[cu13]"',
+    "flashinfer": "pip install flashinfer-python",
+    "deep_gemm": "git clone --recursive https://github.com/deepseek-ai/DeepGEMM; cd DeepGEMM; ./install.sh",
+}
+
+
+def needs(module: str, sm: int, nvcc: bool = False) -> str:
+    """Return what this machine lacks to run `module`, as one sentence; an empty string if it lacks nothing.
+
+    `sm` is the least compute capability times ten; `nvcc` says that kernels are compiled with it at the first call.
+
+    >>> needs("no_such_library", sm=0)
+    'Not run here: no_such_library is not installed (pip install no_such_library).'
+    >>> needs("math", sm=0)
+    ''
+    """
+    command = _INSTALL.get(module, f"pip install {module}")
+    lacks = [] if importlib.util.find_spec(module) else [f"{module} is not installed ({command})"]
+    if sm and _compute_capability() < sm:
+        lacks.append(f"it takes an NVIDIA GPU of compute capability {sm / 10} or more")
+    if nvcc and not shutil.which("nvcc"):
+        lacks.append("it takes nvcc, CUDA's compiler")
+    return f"Not run here: {'; '.join(lacks)}." if lacks else ""
+
+
+def _compute_capability() -> int:
+    """Return the GPU's compute capability times ten, or 0 without a GPU."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    return 10 * major + minor
 
 
 def show_source(module: str, name: str) -> Source:

@@ -139,6 +139,28 @@ def measure(
     return timings, _middle(seen)
 
 
+def once(rivals: Mapping[str, Callable[[], object]], rounds: int = 3) -> dict[str, Timing]:
+    """Return the host's time from call to idle GPU, for what is slow the first time: no warm-up, medians of `rounds`.
+
+    Each call must do the whole work again. The percentiles are the least and the greatest time.
+    """
+    import torch
+
+    require_gpu()
+    walls: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(rounds):
+        for name, call in rivals.items():
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            call()
+            torch.cuda.synchronize()
+            walls[name].append(time.perf_counter() - begin)
+    return {
+        name: Timing(wall := statistics.median(each), min(each), max(each), wall, rounds, "warm", min(each), max(each))
+        for name, each in walls.items()
+    }
+
+
 def _between_events(call, flush):
     import torch
 
@@ -218,13 +240,25 @@ def graphed(call: Callable[[], object]) -> Callable[[], None]:
             call()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
+    # cuBLAS keeps one workspace for all captures, in the memory of the first graph, and torch.compile's graphs free it.
+    # Forgotten before and after, each graph gets one that lives as long as it does.
+    torch._C._cuda_clearCublasWorkspaces()
     with torch.cuda.graph(graph):
         call()
+    torch._C._cuda_clearCublasWorkspaces()
     return graph.replay
 
 
 def count_launches(call: Callable[[], object]) -> int:
     """Return how many kernels, copies and fills one call puts on the GPU, as torch.profiler sees them."""
+    return len(timeline(call))
+
+
+def timeline(call: Callable[[], object]) -> list[tuple[str, float, float]]:
+    """Return (name, begin_s, time_s) of every kernel, copy and fill of one call, in the order in which they begin.
+
+    The first begins at 0. The profiler slows the host's launches, not the kernels.
+    """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -238,7 +272,9 @@ def count_launches(call: Callable[[], object]) -> int:
             torch.cuda.synchronize()
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    return sum(event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") for event in events)
+    seen = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    seen.sort(key=lambda event: event["ts"])
+    return [(event["name"], (event["ts"] - seen[0]["ts"]) * 1e-6, event["dur"] * 1e-6) for event in seen]
 
 
 def seconds_left(done: int, total: int, elapsed_s: float) -> float:

@@ -1,5 +1,6 @@
 """The explorer on the static page, moved as a reader moves it; expected numbers come from the Python formulas."""
 
+import dataclasses
 import math
 import random
 import re
@@ -10,7 +11,8 @@ import pytest
 
 from rooflab import records
 from rooflab.hardware import device, devices
-from rooflab.roofline import Roofline, RooflineError
+from rooflab.ledger import BREAK_EVEN_BYTES
+from rooflab.roofline import Roof, Roofline, RooflineError, ceilings
 from rooflab.units import si
 from rooflab.widgets import (
     RooflineExplorer,
@@ -19,8 +21,11 @@ from rooflab.widgets import (
     fusion_scenario,
     prefill_scenario,
     roofline_scenario,
+    site_css,
+    site_script,
 )
 from rooflab.widgets.explorer import all_formulas
+from rooflab.widgets.scenarios import launch_scenario
 
 SECTION = "01-roofline.html"
 SCENARIO = roofline_scenario()
@@ -32,6 +37,26 @@ def page(page_at):
     page = page_at(SECTION)
     page.locator(".rooflab-chart").wait_for()
     return page
+
+
+@pytest.fixture
+def open_scenario(page_at, tmp_path):
+    """Return a function that opens a page of one explorer from a file, and returns the page."""
+
+    def open_page(scenario, fragment="", **options):
+        file = tmp_path / f"{scenario.id}.html"
+        file.write_text(
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{scenario.title}</title>'
+            f"<style>body {{ font-family: sans-serif; max-width: 700px }}{site_css()}</style></head><body><main>"
+            f"<h1>{scenario.title}</h1>{RooflineExplorer(scenario).static_html()}</main>"
+            f"<script>{site_script()}</script></body></html>",
+            encoding="utf-8",
+        )
+        page = page_at(file.as_uri() + fragment, **options)
+        page.locator(".rooflab-chart").wait_for()
+        return page
+
+    return open_page
 
 
 def readout(page):
@@ -139,20 +164,26 @@ def test_keyboard_steps_exactly_and_the_bound_flips_where_python_says(page):
         ("02-decode-and-prefill", prefill_scenario()),
         ("02-decode-and-prefill", both_scenario()),
         ("03-fusion-levels", fusion_scenario()),
+        ("06-cuda-graph-triton-compile", launch_scenario()),
     ],
     ids=lambda value: getattr(value, "id", value),
 )
-def test_every_readout_equals_python_over_random_states(page_at, slug, scenario):
-    page = page_at(f"{slug}.html")
+def test_every_readout_equals_python_over_random_states(page_at, open_scenario, slug, scenario):
+    page = page_at(f"{slug}.html") if slug else open_scenario(scenario)
     box = page.locator(f"[data-rooflab-explorer='{scenario.id}']")
     box.locator(".rooflab-chart").wait_for()
     rng = random.Random(11)
-    seen = 0
-    for _ in range(60 if slug != "02-decode-and-prefill" else 25):
-        gpu = rng.choice(list(devices().values()))
+    seen, floors = 0, set()
+    for _ in range(25 if slug == "02-decode-and-prefill" else 60 if len(scenario.dots) > 2 else 150):
+        # Every fourth state is on the device that has measured ceilings and floors.
+        gpu = rng.choice([*devices().values()] + 6 * [device("h200-sxm")])
         dtype = rng.choice(gpu.dtypes("tensor"))
         sizes = {slider.name: rng.choice(slider.values) for slider in scenario.sliders}
-        launch = rng.choice(["none", "eager", "graph"]) if gpu.id == "h200-sxm" else "none"
+        offered = (
+            scenario.launch_modes if gpu.id == "h200-sxm" else {"none", *scenario.launch_modes} - {"eager", "graph"}
+        )
+        launch = rng.choice(sorted(offered))
+        floors.add(launch)
         measured = gpu.id == "h200-sxm" and dtype in ("bf16", "fp8") and rng.random() < 0.5
         state = dict(device=gpu.id, dtype=dtype, launch=launch, basis="measured" if measured else "paper", **sizes)
         box.evaluate(
@@ -161,7 +192,10 @@ def test_every_readout_equals_python_over_random_states(page_at, slug, scenario)
         )
         settle(page)
         assert box.locator(".rooflab-error").is_hidden(), box.locator(".rooflab-error").inner_text()
-        line = Roofline.of(gpu, dtype, measured=measured, launch=None if launch == "none" else launch)
+        line = Roofline.of(gpu, dtype, measured=measured, launch=launch if launch in ("eager", "graph") else None)
+        if launch == "slider":
+            floor = Roof("launch", "launch", sizes[scenario.launch], "launch, as set")
+            line = dataclasses.replace(line, roofs=(*line.roofs, floor))
         cells = box.locator(".rooflab-table tbody tr").evaluate_all(
             "rows => rows.map(row => [...row.querySelectorAll('[data-cell]')].map(cell => cell.textContent))"
         )
@@ -185,6 +219,7 @@ def test_every_readout_equals_python_over_random_states(page_at, slug, scenario)
         said = box.locator(".rooflab-pairs").inner_text()
         assert all(f"{si(times[i] / times[j])}x" in said for i, j in scenario.pairs)
         explorer = RooflineExplorer(scenario, **state)
+        assert [bound.time_s for bound in explorer.bounds()] == times
         said = box.locator(".rooflab-totals").inner_text()
         for total in explorer.totals():
             each, rate = si(total["time_per_token_s"], "s"), si(total["tokens_per_s"], "token/s")
@@ -197,6 +232,7 @@ def test_every_readout_equals_python_over_random_states(page_at, slug, scenario)
             else:
                 assert re.search(rf"{letter} \([^)]*\) crosses the ridge at {name} = {math.ceil(value - 1e-9)}\.", said)
     assert seen > 100
+    assert floors == set(scenario.launch_modes)
 
 
 def test_a_model_brings_its_groups_and_the_crossing_is_marked(page_at):
@@ -339,3 +375,147 @@ def test_measured_ratios_stand_beside_the_predicted_ones(page_at):
     settle(page)
     assert page.locator(".rooflab-points polygon").count() == 0
     assert "measured" not in page.locator(".rooflab-pairs").inner_text()
+
+
+def bound_by(page):
+    return page.locator("[data-cell=bound]").all_text_contents()
+
+
+def panel(page):
+    """Return the text under the table."""
+    return page.locator(".rooflab-math").inner_text()
+
+
+def test_a_real_mouse_drags_a_kernels_size_over_the_break_even(open_scenario):
+    page, beta = open_scenario(launch_scenario()), device("h200-sxm").bytes_per_s()
+    break_even = BREAK_EVEN_BYTES(beta=beta, t_launch=5e-6)
+    slider = page.get_by_role("slider", name="elements n")
+    slider.scroll_into_view_if_needed()
+    place = slider.bounding_box()
+    y, state = place["y"] + place["height"] / 2, "() => document.querySelector('[data-rooflab-explorer]').model.state.n"
+    page.mouse.move(place["x"] + 8, y)
+    page.mouse.down()
+    seen, heights = [], []
+    for share in np.linspace(0.02, 0.98, 25):
+        page.mouse.move(place["x"] + place["width"] * share, y, steps=2)
+        settle(page)
+        moved = 4 * page.evaluate(state)
+        assert bound_by(page)[0] == ("launch, as set" if moved < break_even else "HBM3e bandwidth")
+        # Both times stand beside each other, whichever is larger, and so does where they are equal.
+        said = panel(page)
+        assert f"{si(256 * 5e-6, 's')} launch, as set" in said
+        assert f"{si(256 * moved / beta, 's')} HBM3e bandwidth" in said
+        assert re.search(rf"= {si(break_even, 'B')}; here a kernel moves {si(moved, 'B')}\.", said)
+        seen.append(bound_by(page)[0])
+        heights.append(dot_position(page)[1])
+    page.mouse.up()
+    assert seen[0] != seen[-1] and len(set(seen)) == 2
+    assert heights[-1] < heights[0] - 50, "the dot rises to the memory roof"
+    assert heights[-1] == pytest.approx(heights[-2], abs=1), "and stays there"
+
+
+def test_fusing_launch_bound_kernels_gains_their_number(open_scenario):
+    page = open_scenario(launch_scenario(), "#explorer=launch&k=8&n=256")
+    settle(page)
+    assert "A to B: 8x (40 µs to 5 µs)" in page.locator(".rooflab-pairs").inner_text()
+
+
+def test_the_floor_pulls_the_first_dot_down_and_a_graph_lets_it_rise(open_scenario):
+    page = open_scenario(launch_scenario())
+    menu, slider = page.get_by_label("Launch floor"), page.get_by_role("slider", name="time per launch")
+    assert menu.input_value() == "slider" and slider.is_enabled()
+    set_by_slider = dot_position(page)[1]
+    for choice, kernels_s in (
+        ("graph", 256 * ceilings("h200-sxm")["launch graph"].rate),
+        ("none", 256 * 4 * 2**18 / 4.8e12),
+    ):
+        menu.select_option(choice)
+        settle(page)
+        assert f"at least {si(kernels_s, 's')}" in readout(page)
+        assert bound_by(page)[0] == {"graph": "launch, graph", "none": "HBM3e bandwidth"}[choice]
+        assert ("here a kernel moves" in panel(page)) == (choice == "graph")
+        assert dot_position(page)[1] < set_by_slider - 15
+        assert slider.is_disabled(), "it would move nothing"
+    page.get_by_label("Device").select_option("l4")
+    settle(page)
+    assert [menu.locator(f"[value={mode}]").is_disabled() for mode in ("none", "eager", "graph", "slider")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    menu.select_option("slider")
+    settle(page)
+    assert bound_by(page)[0] == "launch, as set" and slider.is_enabled()
+
+
+def test_a_device_without_a_measured_floor_takes_the_sliders(open_scenario):
+    page = open_scenario(launch_scenario(), "#explorer=launch&launch=eager")
+    settle(page)
+    assert bound_by(page)[0] == "launch, eager"
+    page.get_by_label("Device").select_option("h100-sxm")
+    settle(page)
+    assert "no measured launch floor, showing the slider's" in page.locator(".rooflab-error").inner_text()
+    assert bound_by(page)[0] == "launch, as set"
+
+
+def test_only_the_launch_page_offers_the_sliders_floor(open_scenario):
+    for scenario, offered in ((launch_scenario(), True), (fusion_scenario(), False)):
+        menu = open_scenario(scenario).get_by_label("Launch floor")
+        assert (
+            menu.locator("option").all_text_contents()
+            == ["none", "eager launches", "CUDA graph"] + ["as set by the slider"] * offered
+        )
+        assert menu.input_value() == ("slider" if offered else "none")
+
+
+def test_keyboard_link_and_reset_of_the_time_per_launch(open_scenario):
+    page = open_scenario(launch_scenario())
+    slider = page.get_by_role("slider", name="time per launch")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    assert slider.get_attribute("aria-valuetext") == "8 µs" and f"at least {si(256 * 8e-6, 's')}" in readout(page)
+    page.keyboard.press("Home")
+    settle(page)
+    assert slider.get_attribute("aria-valuetext") == "200 ns"
+    link = page.get_by_role("link", name="Link to this state").get_attribute("href")
+    assert "launch=slider" in link and "t_launch=2e-7" in link
+    again = open_scenario(launch_scenario(), link)
+    settle(again)
+    assert readout(again) == readout(page) and again.locator(".rooflab-error").is_hidden()
+    again.get_by_role("button", name="Reset").click()
+    settle(again)
+    assert f"at least {si(256 * 5e-6, 's')}" in readout(again) and "#" not in again.url
+
+
+@pytest.mark.parametrize(
+    ("scenario", "fragment", "said"),
+    [
+        (
+            fusion_scenario(),
+            "launch=slider",
+            'no launch floor "slider" for NVIDIA H200 SXM; choose from none, eager, graph.',
+        ),
+        (
+            launch_scenario(),
+            "launch=fast",
+            'no launch floor "fast" for NVIDIA H200 SXM; choose from none, eager, graph, slider.',
+        ),
+        (launch_scenario(), "launch=toString", 'no launch floor "toString" for NVIDIA H200 SXM'),
+        (launch_scenario(), "t_launch=0", "t_launch is 0; give a positive number"),
+    ],
+    ids=lambda value: getattr(value, "id", value),
+)
+def test_a_link_with_an_impossible_launch_floor_says_why(open_scenario, scenario, fragment, said):
+    page = open_scenario(scenario, f"#explorer={scenario.id}&{fragment}")
+    settle(page)
+    assert said in page.locator(".rooflab-error").inner_text()
+    assert "Bound by" in readout(page)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_launch_page_is_accessible_and_is_pictured(open_scenario, serious_violations, pictures, width):
+    page = open_scenario(launch_scenario(), width=width)
+    assert serious_violations(page) == []
+    page.locator("[data-rooflab-explorer]").screenshot(path=pictures / f"explorer-launch-{width}.png")

@@ -17,7 +17,12 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK, SECOND = "01-roofline.ipynb", "03-fusion-levels.ipynb"
-OTHERS = ("02-decode-and-prefill.ipynb", "04-tensor-cores-fp8.ipynb", "05-gemm-stack.ipynb")
+OTHERS = (
+    "02-decode-and-prefill.ipynb",
+    "04-tensor-cores-fp8.ipynb",
+    "05-gemm-stack.ipynb",
+    "06-cuda-graph-triton-compile.ipynb",
+)
 PROBES = {SECOND: "print('k is', explorer.k)"} | dict.fromkeys(OTHERS, "print('all', 'cells', 'ran')")
 PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind, 'binds')"
 

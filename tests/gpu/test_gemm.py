@@ -10,7 +10,8 @@ HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 
 hopper = pytest.mark.skipif(not HOPPER, reason="needs sm_90")
 
 ANY_CARD = [gemm.naive, gemm.tensor_core, gemm.grouped, gemm.autotuned, gemm.split_k]
-VERSIONS = ANY_CARD + [pytest.param(each, marks=hopper) for each in (gemm.tma, gemm.persistent, gemm.warp_specialised)]
+BY_TMA = [gemm.tma, gemm.persistent, gemm.warp_specialised]
+VERSIONS = ANY_CARD + [pytest.param(each, marks=hopper) for each in BY_TMA]
 
 
 def normal(*shape, seed=0, dtype=torch.bfloat16):
@@ -50,13 +51,55 @@ def test_other_rings(config):
     check(out, gemm.reference(a, b), dtype="fp16", length=K)
 
 
+THIRDS = [each for each in gemm.WARP_SPECIALISED["small"] if each["BLOCK_N"] == gemm.THIRDS]
+
+
+@hopper
+@pytest.mark.parametrize("config", THIRDS + [dict(THIRDS[0], STAGES=2, GROUP=1)], ids=str)
+# Several tiles per SM, one wave, an incomplete last tile, less than one consumer's columns, ragged, one short block.
+@pytest.mark.parametrize(
+    "shape",
+    [(4096, 4608, 512), (256, 12288, 4096), (256, 22016, 1024), (100, 8, 200), (1000, 1544, 776), (300, 520, 8)],
+    ids=str,
+)
+def test_three_consumers(config, shape):
+    M, N, K = shape
+    a, b = normal(M, K), normal(N, K, seed=1)
+    reference = gemm.reference(a, b)
+    outs = [gemm.warp_specialised(a, b, poison(M, N), config) for _ in range(10)]
+    check(outs[0], reference, dtype="bf16", length=K)
+    assert all(torch.equal(out, outs[0]) for out in outs)
+
+
+@hopper
+def test_all_rows_and_columns_arrive_where_they_belong():
+    """Integers, all sums exact: a tile turned the wrong way round differs."""
+    M, N, K = 300, 1000, 640
+    a = torch.arange(M * K, device="cuda").view(M, K).remainder(7).bfloat16()
+    b = torch.arange(N * K, device="cuda").view(N, K).remainder(5).bfloat16()
+    expected = gemm.reference(a, b).bfloat16()
+    assert torch.equal(gemm.warp_specialised(a, b, poison(M, N), THIRDS[0]), expected)
+
+
+@hopper
+@pytest.mark.parametrize(
+    "shape", [(256, 12288, 4096), (256, 22016, 4096), (256, 8192, 8192), (256, 4096, 4096)], ids=str
+)
+def test_chosen_tiles(shape):
+    M, N, K = shape
+    a, b = normal(M, K), normal(N, K, seed=1)
+    check(gemm.warp_specialised(a, b, poison(M, N)), gemm.reference(a, b), dtype="bf16", length=K)
+
+
 @hopper
 def test_nan_and_infinity_pass():
     a, b = normal(200, 136), normal(264, 136, seed=1)
     a[199, 135], b[263, 0] = float("nan"), float("inf")
     reference = gemm.reference(a, b)
-    for version in (gemm.tma, gemm.persistent, gemm.warp_specialised):
+    for version in BY_TMA:
         check(version(a, b, poison(200, 264)), reference, dtype="bf16", length=136)
+    out = gemm.warp_specialised(a, b, poison(200, 264), THIRDS[0])
+    check(out, reference, dtype="bf16", length=136)
 
 
 def test_split_k_gives_equal_bits():
@@ -67,6 +110,7 @@ def test_split_k_gives_equal_bits():
 def test_tune_finds_a_config_that_is_right():
     a, b = normal(256, 4096), normal(4096, 4096, seed=1)
     assert gemm.tune(a, b) in gemm.CONFIGS["small"]
+    assert gemm.config_of(a, b) is gemm.TUNED[gemm._key(a, b)]
     check(gemm.autotuned(a, b), gemm.reference(a, b), dtype="bf16", length=4096)
 
 
@@ -91,3 +135,18 @@ def test_fp8(version, shape):
         out = version(a, b, scale_a, scale_b, poison(M, N))
         # The Tensor Cores add FP8 products with some 13 bits behind the point; fp16 has 10.
         check(out, reference, dtype="bf16", length=K, accumulate="fp16")
+
+
+@hopper
+@pytest.mark.parametrize("shape", [(2048, 2304, 1024), (1000, 1544, 784), (200, 264, 272), (16, 400, 16)], ids=str)
+def test_fp8_blocks_of_any_size_and_depth(shape):
+    M, N, K = shape
+    # Rows and blocks of very different size, so that a scale taken from the wrong place shows.
+    x = normal(M, K, dtype=torch.float32) * torch.logspace(-2, 2, M, device="cuda")[:, None]
+    y = normal(N, K, seed=1, dtype=torch.float32) * torch.logspace(-1, 1, K, device="cuda")
+    (a, scale_a), (b, scale_b) = gemm_fp8.quantise(x, 1, 128), gemm_fp8.quantise(y, 128, 128)
+    reference = gemm_fp8.reference(a, b, scale_a, scale_b, (1, 128), (128, 128))
+    for _ in range(3):
+        out = gemm_fp8.fp8_block_specialised(a, b, scale_a, scale_b, poison(M, N))
+        for part in (slice(0, M // 2), slice(M // 2, M)):  # each against its own size
+            check(out[part], reference[part], dtype="bf16", length=K, accumulate="fp16")

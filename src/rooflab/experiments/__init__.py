@@ -3,7 +3,6 @@
 from .base import Experiment, Gpu
 from .campaign import Campaign, device_id, is_stale, named, require_fresh
 from .counters import causes, dram_bytes
-from .panel import panel
 from .results import Results, results
 from .suite import EXPERIMENTS
 
@@ -22,3 +21,13 @@ __all__ = [
     "require_fresh",
     "results",
 ]
+
+
+def __getattr__(name: str):
+    # Only when asked for: it needs ipywidgets, and `rooflab measure` on a bare GPU box does not.
+    if name == "panel":
+        from .panel import panel
+
+        globals()[name] = panel  # importing it has put the module there
+        return panel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..ledger import Demand
 
@@ -30,12 +30,14 @@ class Gpu:
 class Call:
     """One version of a case: `run` is timed; `prove` runs it on poisoned outputs and returns its check.
 
-    `kernel` is the module of this package whose source the version depends on.
+    `kernel` is the module of this package whose source the version depends on. `settings` are what was chosen by
+    timing: they are kept in the row, and join the case where it is prepared again to read the GPU's counters.
     """
 
     run: Callable[[], object]
     prove: Callable[[], object]
     kernel: str | None = None
+    settings: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Experiment:
     `cache` says what the rows are: "cold" (L2 filled with other data before each call) or "warm"; a case may say so.
     `settle_s` is the least time to run before timing: a card that draws much power lowers its clock only then.
     `counted(case)` says whether the GPU's own counters are read when that is asked for and permitted.
+    `traced(case)` says whether the row keeps the timeline of a call. With `once`, a call is what is slow the first
+    time, such as compiling: it is timed by the host's clock and not warmed up.
     `needs(gpu, case)` returns why a case cannot run here, or "".
     """
 
@@ -59,5 +63,7 @@ class Experiment:
     cache: str = "cold"
     needs: Callable[[Gpu, dict], str] = lambda gpu, case: ""
     counted: Callable[[dict], bool] = lambda case: False
+    traced: Callable[[dict], bool] = lambda case: False
+    once: bool = False
     budget_s: float = 0.15
     settle_s: float = 0.0

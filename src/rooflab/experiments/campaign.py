@@ -126,16 +126,22 @@ class Campaign:
         if not measured:
             return
         launches, timings, observed = measured
-        counted = count(experiment.name, case, calls) if self.counters and experiment.counted(case) else {}
+        counted = {}
+        if self.counters and experiment.counted(case):
+            settings = {key: value for call in calls.values() for key, value in call.settings.items()}
+            counted = count(experiment.name, case | settings, calls)
         for name, call in calls.items():
             kernel = call.kernel and {"module": call.kernel, "hash": kernels.fingerprint(call.kernel)}
             # A run joins the record with its first row, so that rows kept from before never seem to be of it.
             if self.run not in record.runs:
                 record.runs.append(self.run)
             row = {"case": case, "version": name, "run": record.runs.index(self.run), "kernel": kernel}
+            row |= {"settings": call.settings} if call.settings else {}
             row |= timings[name].asdict() | {"launches": launches[name], "observed": observed}
             if name in counted:
                 row["counted"] = counted[name]
+            if experiment.traced(case):
+                row["timeline"] = _beginning(timing.timeline(call.run))
             row["check"] = {"max_error": proofs[name].max_error, "tolerance": proofs[name].tolerance}
             try:
                 refuse_above_roof(self.device, self.gpu, experiment.demand(case, name), case, timings[name].time_s)
@@ -148,6 +154,8 @@ class Campaign:
 
     def _time(self, experiment: Experiment, case: dict, calls: dict) -> tuple[dict, dict, dict]:
         """Return the launches and the timing of each call, and what was observed meanwhile."""
+        if experiment.once:
+            return dict.fromkeys(calls, 0), timing.once({name: call.run for name, call in calls.items()}), {}
         launches = {name: timing.count_launches(call.run) for name, call in calls.items()}
         timings, observed = timing.measure(
             {name: call.run for name, call in calls.items()},
@@ -179,6 +187,18 @@ class Campaign:
         place = f" ({Path(where[0].filename).name}:{where[0].lineno})" if where else ""
         first = str(error).strip().splitlines()[:1]
         self._skip(record, case, versions, f"failed: {type(error).__name__}: {first[0] if first else ''}{place}")
+
+
+def _beginning(timeline: list[tuple[str, float, float]], most: int = 80) -> list[list]:
+    """Return the first kernels of a timeline with short names and times in whole nanoseconds."""
+    return [
+        [
+            re.sub(r"^void |\(anonymous namespace\)::|<.*|\((?!anonymous).*", "", name)[:60],
+            round(begin_s, 9),
+            round(time_s, 9),
+        ]
+        for name, begin_s, time_s in timeline[:most]
+    ]
 
 
 def beyond_l2(demand: Demand, gpu: Gpu) -> bool:

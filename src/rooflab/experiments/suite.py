@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from .. import ledger
 from ..ledger import Demand
 from ..models import model
-from ..step import linear_layers, linear_stack
+from ..step import cache_bytes, decode, linear_layers, linear_stack, weight_bytes
 from ..units import DTYPE_BYTES
 from .base import Call, Experiment, Gpu
 
@@ -201,9 +203,15 @@ def _ladder(case: dict, versions):
         "persistent": M == N,
     }
     chosen = [name for name in versions if fits.get(name, True) and _runs_here(name)]
+    settings = {name: {} for name in chosen}
     if "autotuned" in chosen:
-        gemm.tune(a, b)
+        settings["autotuned"]["config"] = config = case.get("config") or gemm.tune(a, b)
+    if "warp_specialised" in chosen:
+        sms = torch.cuda.get_device_properties(0).multi_processor_count
+        settings["warp_specialised"]["tile"] = [gemm.choose(M, N, K, sms)[f"BLOCK_{each}"] for each in "MNK"]
     runs = {name: lambda name=name: getattr(gemm, name)(a, b, out) for name in chosen if name != "cublas"}
+    if "autotuned" in chosen:
+        runs["autotuned"] = lambda: gemm.autotuned(a, b, out, config)
     runs["cublas"] = lambda: torch.mm(a, b.t(), out=out)
 
     def prove(name):
@@ -212,11 +220,14 @@ def _ladder(case: dict, versions):
         return _sampled_product(out, a.double(), b.double(), K, 2**-8)
 
     kernel = {"cublas": None}
-    return {name: Call(runs[name], lambda name=name: prove(name), kernel.get(name, "gemm")) for name in chosen}
+    return {
+        name: Call(runs[name], lambda name=name: prove(name), kernel.get(name, "gemm"), settings[name])
+        for name in chosen
+    }
 
 
 # Versions that need TMA or dependent launches (sm_90 and later), or wgmma (sm_90 alone).
-_FROM_SM90 = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block", "chained_graph"}
+_FROM_SM90 = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block", "chained_graph", "triton", "split"}
 _WGMMA = {"warp_specialised", "fp8_block_specialised"}
 
 
@@ -650,15 +661,21 @@ def _attention(case: dict, versions):
 
 # One decode step of a model ------------------------------------------------------------------------------------------
 
-LAYERS = 4  # whose weights are far more than L2 holds, so that each call reads them from main memory
 DECODE_MODELS = ("llama-2-7b", "llama-3-8b")
 
 
 def _decode_linear_cases(gpu: Gpu, quick: bool):
     for name in DECODE_MODELS[:1] if quick else DECODE_MODELS:
         for batch in (1,) if quick else (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512):
-            if gpu.memory_bytes * 3 // 5 >= LAYERS * 2**30:
-                yield {"dtype": "bf16", "model": name, "layers": LAYERS, "B": batch}
+            # Four layers are far larger than L2. One vector is given all that fit, so that the start of a graph is no
+            # part of what is compared.
+            layers = int(min(model(name).n_layers if batch == 1 else 4, gpu.memory_bytes / 2 / _layer_bytes(name)))
+            if layers:
+                yield {"dtype": "bf16", "model": name, "layers": layers, "B": batch}
+
+
+def _layer_bytes(name: str) -> float:
+    return sum(2 * d_in * d_out for _, d_in, d_out in linear_layers(model(name)))
 
 
 def _decode_linear_demand(case: dict, version: str) -> Demand:
@@ -745,6 +762,7 @@ def _decode_attention(case: dict, versions):
     import torch
 
     from .. import timing
+    from ..kernels import decode as kernels
 
     batch, h, h_kv, length, d_h = (case[name] for name in ("B", "h", "h_kv", "L", "d_h"))
     q = _normal(batch, h, 1, d_h, dtype=case["dtype"])
@@ -766,15 +784,198 @@ def _decode_attention(case: dict, versions):
     runs = {"eager": run}
     if "graph" in versions:
         runs["graph"] = timing.graphed(lambda: results.__setitem__("graph", run()))
+    if "split" in versions and _runs_here("split"):
+        last = torch.tensor([length - 1], device="cuda")
+        runs["split"] = timing.graphed(
+            lambda: results.__setitem__(
+                "split", kernels.split_attention(q[:, :, 0], k, v, last, early=True).unsqueeze(2)
+            )
+        )
     outputs = {
         name: lambda name=name: (out if (out := runs[name]()) is not None else results[name])[[0, batch - 1]]
         for name in runs
     }
-    kept = torch_dtype(case["dtype"])
+    kept, kernel = torch_dtype(case["dtype"]), {"split": "decode"}
     return {
-        name: Call(runs[name], _proof(outputs[name], reference, dtype=case["dtype"], length=4, accumulate=kept))
+        name: Call(
+            runs[name],
+            _proof(outputs[name], reference, dtype=case["dtype"], length=4, accumulate=kept),
+            kernel.get(name),
+        )
+        for name in versions
+        if name in runs
+    }
+
+
+STEP_MODEL = "llama-3-8b"
+
+
+def _step_cases(gpu: Gpu, quick: bool):
+    # Nothing quick here: to compile a step of 32 layers alone takes half a minute, to choose among kernels minutes.
+    cases = [{"B": batch, "L": length} for batch, length in ((1, 4096), (1, 1024), (1, 32768), (8, 4096), (64, 4096))]
+    whole = model(STEP_MODEL)
+    ends = 2 * 2 * whole.V * whole.d  # embedding and LM head
+    for case in () if quick else [*cases, {"B": 1, "L": 4096, "tuned": True}]:
+        layer = (weight_bytes(whole) - ends + case["B"] * cache_bytes(whole, case["L"])) / whole.n_layers
+        layers = int(min(whole.n_layers, (gpu.memory_bytes / 1.5 - ends) / layer))  # a small card runs fewer
+        if layers > 0:
+            yield {"dtype": "bf16", "model": STEP_MODEL, "layers": layers} | case
+
+
+def _step_demand(case: dict, version: str) -> Demand:
+    shown = dataclasses.replace(model(case["model"]), n_layers=case["layers"])
+    return decode(shown, batch=case["B"], context=case["L"]).demand()
+
+
+class _Wide:
+    """Gives tensors by name in float64, each when it is asked for: those of all layers at once would not fit."""
+
+    def __init__(self, tensors: dict):
+        self._tensors = tensors
+
+    def __getattr__(self, name):
+        return self._tensors[name].double()
+
+
+class _Each(list):
+    """The same for a list of tensors that is walked through."""
+
+    def __iter__(self):
+        return (each.double() for each in super().__iter__())
+
+
+def _step(case: dict, versions):
+    import torch
+
+    from .. import decoder
+    from ..kernels import Check
+
+    torch._dynamo.reset()
+    weights = decoder.Weights.random(model(case["model"]), "cuda", torch_dtype(case["dtype"]), SEED, case["layers"])
+    cache = decoder.Cache.empty(weights, case["B"], case["L"])
+    cache.fill(SEED + 1)
+    cache.seek(case["L"] - 1)
+    generator = torch.Generator("cuda").manual_seed(SEED + 2)
+    tokens = torch.randint(weights.model.V, (case["B"],), device="cuda", generator=generator)
+    wanted = ("eager", "compiled", "reduce_overhead", "graph", "triton") if case["L"] == 4096 else ("graph", "triton")
+    wanted = ("max_autotune", "triton") if "tuned" in case else wanted
+    versions = [name for name in versions if _runs_here(name) and name in wanted]
+    runs = {name: decoder.WAYS[name](weights, cache, case["L"]) for name in versions}
+    exact = []
+
+    def reference():
+        if not exact:
+            ends = {name: getattr(weights, name).double() for name in ("embedding", "final_norm", "head")}
+            layers = [_Wide(vars(layer)) for layer in weights.layers]
+            wide = dataclasses.replace(cache, k=_Each(cache.k), v=_Each(cache.v))
+            wide.cos, wide.sin = cache.cos.double(), cache.sin.double()
+            exact.append(decoder.step(dataclasses.replace(weights, layers=layers, **ends), wide, tokens, case["L"]))
+        return exact[0]
+
+    def prove(name):
+        runs[name](tokens).fill_(float("nan"))
+        error = runs[name](tokens).double() - reference()
+        # About eight results are rounded in each layer, by at most 2^-9 of themselves; layers pass it on: 4 times.
+        tolerance = 4 * (8 * len(weights.layers)) ** 0.5 * 2**-9
+        return Check(float(error.norm() / reference().norm()), tolerance)
+
+    return {
+        name: Call(
+            lambda name=name: runs[name](tokens), lambda name=name: prove(name), "decode" if name == "triton" else None
+        )
         for name in versions
     }
+
+
+# What is slow the first time -----------------------------------------------------------------------------------------
+
+SHAPES = 8  # as many versions of one function as torch.compile keeps
+
+
+def _first_cases(gpu: Gpu, quick: bool):
+    for kernels in () if quick else (10, 100, 1000):
+        yield {"kernels": kernels}
+    if not quick:
+        yield {"shapes": SHAPES, "cols": 4096}
+        yield {"M": 4096, "N": 4096, "K": 4096}
+
+
+def _first_demand(case: dict, version: str) -> Demand:
+    return Demand("first call", {"vector": 0}, {"hbm": 1})
+
+
+def _first(case: dict, versions):
+    if "kernels" in case:
+        found = {"capture": _capture_call(case["kernels"])}
+    elif "shapes" in case:
+        found = {name: _shapes_call(name, case) for name in ("eager", "static", "dynamic")}
+    else:
+        found = {"autotune": _autotune_call(case)}
+    return {name: call for name, call in found.items() if name in versions}
+
+
+def _capture_call(kernels: int) -> Call:
+    import torch
+
+    from .. import timing
+
+    x, settings, graphs = torch.zeros(1, device="cuda"), {}, []
+
+    def many():
+        for _ in range(kernels):
+            x.add_(1)
+
+    def run():
+        free, _ = torch.cuda.mem_get_info()
+        graphs.append(timing.graphed(many))
+        settings["memory_bytes"] = max(0, free - torch.cuda.mem_get_info()[0])
+
+    def replayed():
+        x.zero_()
+        graphs[-1]()
+
+    run()
+    return Call(run, _exact(replayed, lambda: x, lambda: torch.full_like(x, kernels)), settings=settings)
+
+
+def _shapes_call(how: str, case: dict) -> Call:
+    import torch
+
+    from ..decoder import Recompiles
+    from ..kernels import check, layernorm
+
+    inputs = [_normal(256 + 32 * i, case["cols"]) for i in range(case["shapes"])]
+    weight, bias, settings = _normal(case["cols"]), _normal(case["cols"], seed=1), {}
+
+    def all_shapes():
+        if how == "eager":
+            return [layernorm.eager(x, x, weight, bias) for x in inputs]
+        torch._dynamo.reset()
+        fast = torch.compile(layernorm.eager, dynamic=False if how == "static" else None)
+        # Else the compiled code would come from a file that an earlier run left.
+        with torch._inductor.config.patch(force_disable_caches=True), Recompiles() as seen:
+            found = [fast(x, x, weight, bias) for x in inputs]
+        settings["recompilations"] = seen.count
+        return found
+
+    def prove():
+        x = inputs[-1]
+        exact = layernorm.reference(x, x, weight, bias)
+        return check(all_shapes()[-1], exact, dtype="bf16", length=4, accumulate=torch.bfloat16)
+
+    return Call(all_shapes, prove, settings=settings)
+
+
+def _autotune_call(case: dict) -> Call:
+    from ..kernels import gemm
+
+    a, b = _normal(case["M"], case["K"]), _normal(case["N"], case["K"], seed=SEED + 1)
+
+    def prove():
+        gemm.tune(a, b)
+        return _sampled_product(gemm.autotuned(a, b), a.double(), b.double(), case["K"], 2**-8)
+
+    return Call(lambda: gemm.tune(a, b), prove, "gemm")
 
 
 EXPERIMENTS = {
@@ -915,11 +1116,32 @@ EXPERIMENTS = {
         Experiment(
             name="decode_attention",
             title="attention of one layer in decode, against batch and context",
-            versions=("eager", "graph"),
+            versions=("eager", "graph", "split"),
             cases=_decode_attention_cases,
             prepare=_decode_attention,
             demand=_decode_attention_demand,
             budget_s=0.1,
+        ),
+        Experiment(
+            name="decode_step",
+            title="a whole decode step, by how it is launched",
+            versions=("eager", "compiled", "reduce_overhead", "max_autotune", "graph", "triton"),
+            cases=_step_cases,
+            prepare=_step,
+            demand=_step_demand,
+            traced=lambda case: (case["B"], case["L"]) == (1, 4096) and "tuned" not in case,
+            cache="warm",  # its weights alone are 300 times L2
+            budget_s=0.2,
+        ),
+        Experiment(
+            name="first_call",
+            title="what is slow the first time: to capture, to compile, to tune",
+            versions=("capture", "eager", "static", "dynamic", "autotune"),
+            cases=_first_cases,
+            prepare=_first,
+            demand=_first_demand,
+            cache="warm",
+            once=True,
         ),
     )
 }

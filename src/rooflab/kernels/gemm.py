@@ -1,4 +1,4 @@
-"""C = A B^T in eight kernels, from single multiplications to a TMA producer that feeds two Tensor Core consumers.
+"""C = A B^T in nine kernels, from single multiplications to a TMA producer that feeds Tensor Core consumers.
 
 A is (M, K) and B is (N, K), as a linear layer has them: both have K contiguous. The sums are fp32.
 """
@@ -19,13 +19,22 @@ GROUPED = dict(TENSOR_CORE, GROUP=8)
 TMA = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, num_warps=8, num_stages=4)
 PERSISTENT = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=8, num_warps=8, num_stages=3)
 SPLIT_K = dict(BLOCK_M=16, BLOCK_N=128, BLOCK_K=128, SPLIT=8, num_warps=4, num_stages=3)
-# By the class of the shape: fewer rows want more, narrower tiles.
+# Candidates of `warp_specialised` by the class of the shape; `choose` takes the one that should be fastest.
+FULL = dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=16, STAGES=4)
 WARP_SPECIALISED = {
-    "decode": dict(BLOCK_M=128, BLOCK_N=64, BLOCK_K=64, GROUP=1, STAGES=6),
-    "small": dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP=8, STAGES=6),
-    "square": dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=16, STAGES=4),
-    "large": dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP=16, STAGES=4),
+    "decode": [dict(BLOCK_M=128, BLOCK_N=64, BLOCK_K=64, GROUP=1, STAGES=6)],
+    "small": [
+        dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP=8, STAGES=6),
+        dict(BLOCK_M=128, BLOCK_N=64, BLOCK_K=64, GROUP=8, STAGES=6),
+        dict(BLOCK_M=128, BLOCK_N=192, BLOCK_K=64, GROUP=8, STAGES=5),
+    ],
+    "square": [FULL],
+    "large": [FULL],
 }
+THIRDS = 192  # columns of a tile that three consumers share, 64 each; with other numbers, two share the rows
+# What an H200's SM does in a microsecond while all others work too, measured at 256 rows: FLOP of its Tensor Cores, at
+# the clock that the power allows (670 TFLOP/s together), and bytes from L2.
+FLOP_PER_US, BYTES_PER_US = 5.07e6, 78e3
 # Candidates of `autotuned` by the class of the shape, and what it takes while nothing is tuned: the first of each.
 CONFIGS = {
     "decode": [
@@ -68,52 +77,34 @@ def tiles(M, N, block_m, block_n):
     return math.ceil(M / block_m) * math.ceil(N / block_n)
 
 
-def waves(count, sms):
-    """Return how many rounds `count` tiles take when each SM works on one at a time.
+def microseconds(M, N, K, sms, config):
+    """Return how long a GEMM should take on an H200, without its start: the most blocks of K that a program has.
 
-    >>> waves(512, 132)
-    4
+    A block takes as long as its products, or as the fetching of its operands.
+
+    >>> config = dict(BLOCK_M=128, BLOCK_N=192, BLOCK_K=64)
+    >>> [round(microseconds(256, N, 4096, sms=132, config=config)) for N in (6144, 12288, 22016)]
+    [40, 40, 79]
     """
-    return math.ceil(count / sms)
+    BLOCK_M, BLOCK_N, BLOCK_K = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    blocks = math.ceil(tiles(M, N, BLOCK_M, BLOCK_N) / sms) * math.ceil(K / BLOCK_K)
+    products = 2 * BLOCK_M * BLOCK_N * BLOCK_K / FLOP_PER_US
+    operands = 2 * (BLOCK_M + BLOCK_N) * BLOCK_K / BYTES_PER_US
+    return blocks * max(products, operands)
 
 
-def quantisation_efficiency(M, N, block_m, block_n, sms):
-    """Return the useful share of the work that full waves of full tiles could do, from 0 to 1.
+def choose(M, N, K, sms):
+    """Return the config of `warp_specialised` that should take the least time.
 
-    The rest is lost to padding, in tiles that reach over the edge, and to SMs without a tile in the last wave.
-
-    >>> round(quantisation_efficiency(4096, 4096, 128, 256, 132), 3)
-    0.97
-    >>> round(quantisation_efficiency(16, 4096, 128, 256, 132), 3)
-    0.015
+    >>> for N, K in ((4096, 4096), (12288, 4096), (22016, 4096), (8192, 8192), (57344, 8192)):
+    ...     print(choose(256, N, K, sms=132)["BLOCK_N"])
+    64
+    192
+    192
+    128
+    128
     """
-    return M * N / (waves(tiles(M, N, block_m, block_n), sms) * sms * block_m * block_n)
-
-
-def tile_of(index, tiles_m, tiles_n, group):
-    """Return the row and column of a tile in grouped order: down `group` rows, then to the next column.
-
-    >>> [tile_of(index, 4, 3, 2) for index in range(7)]
-    [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0)]
-    >>> [tile_of(index, 4, 3, 1) for index in range(4)]
-    [(0, 0), (0, 1), (0, 2), (1, 0)]
-    """
-    band, place = divmod(index, group * tiles_n)
-    first = band * group
-    height = min(tiles_m - first, group)
-    return first + place % height, place // height
-
-
-def wave_reads(tiles_m, tiles_n, group, sms):
-    """Return how many blocks of A rows and of B rows the first `sms` tiles read: what L2 holds for a wave.
-
-    >>> wave_reads(32, 16, 1, 132), wave_reads(32, 16, 8, 132)
-    ((9, 16), (12, 16))
-    >>> wave_reads(64, 64, 1, 132), wave_reads(64, 64, 8, 132)
-    ((3, 64), (8, 17))
-    """
-    wave = [tile_of(index, tiles_m, tiles_n, group) for index in range(min(sms, tiles_m * tiles_n))]
-    return len({row for row, _ in wave}), len({column for _, column in wave})
+    return min(WARP_SPECIALISED[shape_class(M, N)], key=lambda config: microseconds(M, N, K, sms, config))
 
 
 # Versions ------------------------------------------------------------------------------------------------------------
@@ -146,9 +137,13 @@ def grouped(a, b, out=None, config=None):
 
 def autotuned(a, b, out=None, config=None):
     """Return A B^T from the kernel of `grouped`, with the config that `tune` found, or else its class's default."""
+    return _by_pointers(grouped_kernel, a, b, out, config or config_of(a, b))
+
+
+def config_of(a, b):
+    """Return the config that `autotuned` takes for these operands now: what `tune` found, or its class's default."""
     M, N, K = shape_of(a, b)
-    config = config or TUNED.get(_key(a, b)) or CONFIGS[shape_class(M, N)][0]
-    return _by_pointers(grouped_kernel, a, b, out, config)
+    return TUNED.get(_key(a, b)) or CONFIGS[shape_class(M, N)][0]
 
 
 def shape_class(M, N):
@@ -205,13 +200,16 @@ def persistent(a, b, out=None, config=None):
 
 
 def warp_specialised(a, b, out=None, config=None):
-    """Return A B^T from programs of three warpgroups: one moves tiles, two multiply. For sm_90 only."""
+    """Return A B^T from programs of one warpgroup that moves tiles, and two or three that multiply. For sm_90 only."""
     M, N, K = shape_of(a, b)
-    out, config = output(out, a, (M, N)), config or WARP_SPECIALISED[shape_class(M, N)]
+    out = output(out, a, (M, N))
     require_hopper(a, "persistent")
     require_aligned(a=a, b=b, out=out)
-    grid = (min(tiles(M, N, config["BLOCK_M"], config["BLOCK_N"]), sm_count(a.device)),)
-    warp_specialised_kernel[grid](*layout_descriptors(a, b, out, config), M, N, K, **config, num_warps=4)
+    sms = sm_count(a.device)
+    config = config or choose(M, N, K, sms)
+    grid = (min(tiles(M, N, config["BLOCK_M"], config["BLOCK_N"]), sms),)
+    kernel = turned_kernel if config["BLOCK_N"] == THIRDS else warp_specialised_kernel
+    kernel[grid](*layout_descriptors(a, b, out, config), M, N, K, **config, num_warps=4)
     return out
 
 
@@ -253,9 +251,11 @@ def descriptors(a, b, c, config):
 
 
 def layout_descriptors(a, b, c, config):
-    """Return the same for Gluon, which asks for the layout in shared memory, with blocks of C a quarter of a tile."""
+    """Return the same for Gluon, which asks for the layout in shared memory; blocks of C are half a consumer's part."""
     BLOCK_M, BLOCK_N, BLOCK_K = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
     blocks = [BLOCK_M, BLOCK_K], [BLOCK_N, BLOCK_K], [BLOCK_M // 2, BLOCK_N // 2]
+    if BLOCK_N == THIRDS:
+        blocks = [BLOCK_M, BLOCK_K], [BLOCK_N // 3, BLOCK_K], [BLOCK_M // 2, BLOCK_N // 3]
     return [
         LayoutDescriptor.from_tensor(tensor, block, gl.NVMMASharedLayout.get_default_for(block, ELEMENTS[tensor.dtype]))
         for tensor, block in zip((a, b, c), blocks, strict=True)
@@ -481,10 +481,27 @@ def corner(tile, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.c
 
 
 @gluon.jit
+def make_ring(a_desc, b_desc, c_desc, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr):
+    """Return the slots for A and B, their barriers, and the places from where half a consumer's part is stored."""
+    BOXES: gl.constexpr = BLOCK_N // b_desc.block_type.shape[0]  # requests that bring a block of B
+    a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES] + a_desc.block_type.shape, a_desc.layout)
+    b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES * BOXES] + b_desc.block_type.shape, b_desc.layout)
+    c_stage = gl.allocate_shared_memory(c_desc.dtype, [CONSUMERS] + c_desc.block_type.shape, c_desc.layout)
+    filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    drained = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(filled.index(slot), count=1)  # the producer's expect
+        mbarrier.init(drained.index(slot), count=CONSUMERS)
+    return a_ring, b_ring, c_stage, filled, drained
+
+
+@gluon.jit
 def produce(a_desc, b_desc, a_ring, b_ring, filled, drained, M, N, K, count,
             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
             STAGES: gl.constexpr):  # fmt: skip
     """Fill the ring, slot after slot, through all tiles; `step` counts blocks of K since the start."""
+    ROWS: gl.constexpr = b_desc.block_type.shape[0]
+    BOXES: gl.constexpr = BLOCK_N // ROWS
     step = 0
     for tile in range(gl.program_id(0), count, gl.num_programs(0)):
         m, n = corner(tile, M, N, BLOCK_M, BLOCK_N, GROUP)
@@ -492,31 +509,38 @@ def produce(a_desc, b_desc, a_ring, b_ring, filled, drained, M, N, K, count,
             slot = step % STAGES
             # A barrier starts in phase 0, so that waiting for "the phase before", 1, passes: all slots are empty.
             mbarrier.wait(drained.index(slot), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(filled.index(slot), a_desc.block_type.nbytes + b_desc.block_type.nbytes)
+            mbarrier.expect(filled.index(slot), a_desc.block_type.nbytes + BOXES * b_desc.block_type.nbytes)
             bulk.async_copy_global_to_shared(a_desc, [m, k], filled.index(slot), a_ring.index(slot))
-            bulk.async_copy_global_to_shared(b_desc, [n, k], filled.index(slot), b_ring.index(slot))
+            for box in gl.static_range(BOXES):
+                b = b_ring.index(slot * BOXES + box)
+                bulk.async_copy_global_to_shared(b_desc, [n + box * ROWS, k], filled.index(slot), b)
             step += 1
 
 
 @gluon.jit
-def consume(c_desc, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, HALF: gl.constexpr,
+def consume(c_desc, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, PART: gl.constexpr,
             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
             STAGES: gl.constexpr):  # fmt: skip
-    """Multiply one half of each tile's rows: four warps, one of the two consumers."""
-    ROWS: gl.constexpr = BLOCK_M // 2
-    COLS: gl.constexpr = BLOCK_N // 2
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    stage = c_stage.index(HALF)
+    """Multiply one part of each tile: half its rows, or a third of its columns, which are rows of C^T."""
+    TURNED: gl.constexpr = c_stage.shape[0] == 3
+    ROWS: gl.constexpr = BLOCK_N // 3 if TURNED else BLOCK_M // 2
+    COLS: gl.constexpr = BLOCK_M if TURNED else BLOCK_N
+    HALF: gl.constexpr = COLS // 2
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 16])
+    stage = c_stage.index(PART)
     step = 0
     for tile in range(gl.program_id(0), count, gl.num_programs(0)):
         m, n = corner(tile, M, N, BLOCK_M, BLOCK_N, GROUP)
-        acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
+        acc = gl.zeros([ROWS, COLS], gl.float32, layout)
         for k in range(0, K, BLOCK_K):
             slot = step % STAGES
             mbarrier.wait(filled.index(slot), step // STAGES & 1)
-            a = a_ring.index(slot).slice(HALF * ROWS, ROWS)  # (ROWS, BLOCK_K)
-            b = b_ring.index(slot).permute((1, 0))  # (BLOCK_K, BLOCK_N)
-            acc = hopper.warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)  # 2 ROWS BLOCK_N BLOCK_K FLOP
+            if TURNED:
+                left, right = b_ring.index(slot * 3 + PART), a_ring.index(slot)
+            else:
+                left, right = a_ring.index(slot).slice(PART * ROWS, ROWS), b_ring.index(slot)
+            # (ROWS, BLOCK_K) times (BLOCK_K, COLS): 2 ROWS COLS BLOCK_K FLOP
+            acc = hopper.warpgroup_mma(left, right.permute((1, 0)), acc, use_acc=k > 0, is_async=True)
             # One product stays in flight; the one before is done, so its slot is empty.
             acc = hopper.warpgroup_mma_wait(1, deps=[acc])
             mbarrier.arrive(drained.index((step + STAGES - 1) % STAGES), pred=k > 0)
@@ -524,15 +548,17 @@ def consume(c_desc, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, HA
         acc = hopper.warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(drained.index((step + STAGES - 1) % STAGES))
         # Half a result at a time fits beside the ring. Meanwhile the producer fills it for the next tile.
-        left, right = acc.to(c_desc.dtype).reshape([ROWS, 2, COLS]).permute((0, 2, 1)).split()
-        bulk.store_wait(0)
-        stage.store(left)
-        hopper.fence_async_shared()
-        bulk.async_copy_shared_to_global(c_desc, [m + HALF * ROWS, n], stage)  # HBM: written
-        bulk.store_wait(0)
-        stage.store(right)
-        hopper.fence_async_shared()
-        bulk.async_copy_shared_to_global(c_desc, [m + HALF * ROWS, n + COLS], stage)  # HBM: written
+        halves = acc.to(c_desc.dtype).reshape([ROWS, 2, HALF]).permute((0, 2, 1)).split()
+        for half in gl.static_range(2):
+            bulk.store_wait(0)
+            if TURNED:
+                stage.permute((1, 0)).store(halves[half])
+                place = [m + half * HALF, n + PART * ROWS]
+            else:
+                stage.store(halves[half])
+                place = [m + PART * ROWS, n + half * HALF]
+            hopper.fence_async_shared()
+            bulk.async_copy_shared_to_global(c_desc, place, stage)  # HBM: written
     bulk.store_wait(0)
 
 
@@ -545,14 +571,7 @@ def warp_specialised_kernel(a_desc, b_desc, c_desc, M, N, K,
                             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
                             STAGES: gl.constexpr):  # fmt: skip
     count = ((M + BLOCK_M - 1) // BLOCK_M) * ((N + BLOCK_N - 1) // BLOCK_N)
-    a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], a_desc.layout)
-    b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], b_desc.layout)
-    c_stage = gl.allocate_shared_memory(c_desc.dtype, [2, BLOCK_M // 2, BLOCK_N // 2], c_desc.layout)
-    filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    drained = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(filled.index(slot), count=1)  # the producer's expect
-        mbarrier.init(drained.index(slot), count=2)  # both consumers
+    a_ring, b_ring, c_stage, filled, drained = make_ring(a_desc, b_desc, c_desc, BLOCK_N, STAGES, 2)
     # The first entry runs in the four warps of num_warps; the others bring their own, with 240 registers a thread.
     gl.warp_specialize([
         (produce, (a_desc, b_desc, a_ring, b_ring, filled, drained, M, N, K, count,
@@ -562,3 +581,25 @@ def warp_specialised_kernel(a_desc, b_desc, c_desc, M, N, K,
         (consume, (c_desc, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, 1,
                    BLOCK_M, BLOCK_N, BLOCK_K, GROUP, STAGES)),
     ], [4, 4], [240, 240])  # fmt: skip
+
+
+# One program: every num_programs-th tile of C, 192 columns wide; four warps fetch, three times four have 64 columns.
+# Grid: one program per SM, at most one per tile.
+# HBM traffic per program: as before per tile; the width is chosen so that the tiles fill whole waves.
+# This version: sizes of tensors are powers of two, numbers of consumers are not: three sum C^T = B A^T, 64 rows each.
+@gluon.jit
+def turned_kernel(a_desc, b_desc, c_desc, M, N, K,
+                  BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
+                  STAGES: gl.constexpr):  # fmt: skip
+    count = ((M + BLOCK_M - 1) // BLOCK_M) * ((N + BLOCK_N - 1) // BLOCK_N)
+    a_ring, b_ring, c_stage, filled, drained = make_ring(a_desc, b_desc, c_desc, BLOCK_N, STAGES, 3)
+    gl.warp_specialize([
+        (produce, (a_desc, b_desc, a_ring, b_ring, filled, drained, M, N, K, count,
+                   BLOCK_M, BLOCK_N, BLOCK_K, GROUP, STAGES)),
+        (consume, (c_desc, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, 0,
+                   BLOCK_M, BLOCK_N, BLOCK_K, GROUP, STAGES)),
+        (consume, (c_desc, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, 1,
+                   BLOCK_M, BLOCK_N, BLOCK_K, GROUP, STAGES)),
+        (consume, (c_desc, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, 2,
+                   BLOCK_M, BLOCK_N, BLOCK_K, GROUP, STAGES)),
+    ], [4, 4, 4], [160, 160, 160])  # fmt: skip

@@ -7,12 +7,7 @@ version moves their sum to fp32 after each 128.
 from . import gemm
 from ._triton import KernelError, gl, gluon, hopper, output, require, sm_count, tl, torch, triton
 
-TensorDescriptor, LayoutDescriptor, mbarrier, bulk = (
-    gemm.TensorDescriptor,
-    gemm.LayoutDescriptor,
-    gemm.mbarrier,
-    gemm.bulk,
-)
+mbarrier, bulk = hopper.mbarrier, hopper.tma
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # of e4m3
 BLOCK = gl.constexpr(128)  # elements of K, and rows of B, that share a scale in `fp8_block`
@@ -21,6 +16,7 @@ SCALED = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=128, GROUP=8, num_warps=8, num_s
 SPECIALISED = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=128, GROUP=8, STAGES=6)
 
 
+# `numerics.quantize` asks whether all numbers are finite, and the CPU must wait for the answer; this one is timed.
 def quantise(x, rows, cols):
     """Return `x` as e4m3 and its fp32 scales, one for each block of rows x cols: the largest element becomes 448.
 
@@ -49,12 +45,6 @@ def reference(a, b, scale_a, scale_b, block_a, block_b):
     return dequantise(a, scale_a, *block_a) @ dequantise(b, scale_b, *block_b).T
 
 
-def eager(a, b, scale_a, scale_b):
-    """Return A B^T as PyTorch runs it on a GPU, one library kernel: scales as for `fp8_tensor` or `fp8_row`."""
-    by_row = scale_a.numel() > 1
-    return torch._scaled_mm(a, b.T, scale_a, scale_b.T if by_row else scale_b, out_dtype=torch.bfloat16)
-
-
 def fp8_tensor(a, b, scale_a, scale_b, out=None, config=None):
     """Return A B^T for one scale of A and one of B, both (1, 1)."""
     return _by_descriptors(fp8_tensor_kernel, a, b, scale_a, scale_b, (1, 1), (1, 1), out, config or PLAIN)
@@ -79,8 +69,8 @@ def fp8_block_specialised(a, b, scale_a, scale_b, out=None, config=None):
     _require_blocks(config)
     M, N, K, out = _operands(a, b, scale_a, scale_b, *_block_shapes(a, b), out)
     gemm.require_hopper(a, "fp8_block")
-    descriptors = gemm.layout_descriptors(a, b, out, config)
     grid = (min(gemm.tiles(M, N, config["BLOCK_M"], config["BLOCK_N"]), sm_count(a.device)),)
+    descriptors = gemm.layout_descriptors(a, b, out, config)
     fp8_block_specialised_kernel[grid](*descriptors, scale_a, scale_b, M, N, K, **config, num_warps=4)
     return out
 
@@ -197,10 +187,27 @@ def fp8_block_kernel(
 
 
 @gluon.jit
+def scales_at(scale_a_ptr, scale_b_ptr, rows, n, block, M, depth):
+    """Return the scales of one block of K: one for each row of A, and one of B, of rows n to n + 127."""
+    block = gl.minimum(block, depth - 1)  # the load that runs ahead of the last block has nothing to fetch
+    scale_a = gl.load(scale_a_ptr + rows * depth + block, mask=rows < M, other=0.0)  # 8 blocks share a sector of 32 B
+    return scale_a, gl.load(scale_b_ptr + n // BLOCK * depth + block)
+
+
+@gluon.jit
+def store_part(c_desc, m, n, acc, stage):
+    """Write one part of a tile through shared memory that the store before has left."""
+    bulk.store_wait(0)
+    stage.store(acc.to(c_desc.dtype))
+    hopper.fence_async_shared()
+    bulk.async_copy_shared_to_global(c_desc, [m, n], stage)  # HBM: written
+
+
+@gluon.jit
 def consume_blocks(c_desc, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_stage, filled, drained, M, N, K, count,
-                   HALF: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-                   GROUP: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    """Multiply, scale and add one half of each tile's rows: four warps, one of the two consumers."""
+                  HALF: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+                  GROUP: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+    """Multiply, scale and add one half of each tile's rows, two blocks of K at a time: one runs while one is added."""
     ROWS: gl.constexpr = BLOCK_M // 2
     COLS: gl.constexpr = BLOCK_N // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
@@ -212,35 +219,40 @@ def consume_blocks(c_desc, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_stage, fi
         rows = m + HALF * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         acc = zeros
-        for block in range(depth):
-            slot = step % STAGES
-            scale_a = gl.load(scale_a_ptr + rows * depth + block, mask=rows < M, other=0.0)  # (ROWS,)
-            scale_b = gl.load(scale_b_ptr + n // BLOCK * depth + block)  # one for the tile
+        even_a, even_b = scales_at(scale_a_ptr, scale_b_ptr, rows, n, 0, M, depth)
+        odd_a, odd_b = scales_at(scale_a_ptr, scale_b_ptr, rows, n, 1, M, depth)
+        for block in range(0, depth, 2):
+            slot, after = step % STAGES, (step + 1) % STAGES
             mbarrier.wait(filled.index(slot), step // STAGES & 1)
             a = a_ring.index(slot).slice(HALF * ROWS, ROWS)  # (ROWS, BLOCK_K)
             b = b_ring.index(slot).permute((1, 0))  # (BLOCK_K, BLOCK_N)
-            part = hopper.warpgroup_mma(a, b, zeros, use_acc=False, is_async=True)  # 2 ROWS BLOCK_N BLOCK_K FLOP
-            part = hopper.warpgroup_mma_wait(0, deps=[part])
+            even = hopper.warpgroup_mma(a, b, zeros, use_acc=False, is_async=True)  # 2 ROWS BLOCK_N BLOCK_K FLOP
+            mbarrier.wait(filled.index(after), (step + 1) // STAGES & 1)
+            a = a_ring.index(after).slice(HALF * ROWS, ROWS)
+            b = b_ring.index(after).permute((1, 0))
+            odd = hopper.warpgroup_mma(a, b, zeros, use_acc=False, is_async=True)  # 2 ROWS BLOCK_N BLOCK_K FLOP
+            even_scale, odd_scale = even_a * even_b, odd_a * odd_b  # (ROWS,)
+            # The next pair's scales are on their way while these products run.
+            even_a, even_b = scales_at(scale_a_ptr, scale_b_ptr, rows, n, block + 2, M, depth)
+            odd_a, odd_b = scales_at(scale_a_ptr, scale_b_ptr, rows, n, block + 3, M, depth)
+            even = hopper.warpgroup_mma_wait(1, deps=[even])
             mbarrier.arrive(drained.index(slot))
-            # While these four warps add, the Tensor Cores have the other consumer's product.
-            acc += part * (scale_a * scale_b)[:, None]  # (ROWS, BLOCK_N)
-            step += 1
+            # While these four warps add, the Tensor Cores have their next product, and the other consumer's.
+            acc += even * even_scale[:, None]  # (ROWS, BLOCK_N)
+            odd = hopper.warpgroup_mma_wait(0, deps=[odd])
+            mbarrier.arrive(drained.index(after))
+            acc += odd * odd_scale[:, None]
+            step += 2
         left, right = acc.to(c_desc.dtype).reshape([ROWS, 2, COLS]).permute((0, 2, 1)).split()
-        bulk.store_wait(0)
-        stage.store(left)
-        hopper.fence_async_shared()
-        bulk.async_copy_shared_to_global(c_desc, [m + HALF * ROWS, n], stage)  # HBM: written
-        bulk.store_wait(0)
-        stage.store(right)
-        hopper.fence_async_shared()
-        bulk.async_copy_shared_to_global(c_desc, [m + HALF * ROWS, n + COLS], stage)  # HBM: written
+        store_part(c_desc, m + HALF * ROWS, n, left, stage)
+        store_part(c_desc, m + HALF * ROWS, n + COLS, right, stage)
     bulk.store_wait(0)
 
 
 # One program: every num_programs-th tile of C; four warps fetch, four multiply its upper half, four its lower half.
 # Grid: one program per SM, at most one per tile.
 # HBM traffic per program: reads (BLOCK_M + BLOCK_N) K bytes and BLOCK_M K / 32 of scales, writes 2 BLOCK_M BLOCK_N.
-# This version: one consumer's additions run while the other's product does; the producer is that of `gemm`.
+# This version: each consumer has two products in flight, and adds one while the next runs; the producer is `gemm`'s.
 @gluon.jit
 def fp8_block_specialised_kernel(a_desc, b_desc, c_desc, scale_a_ptr, scale_b_ptr, M, N, K,
                                  BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
@@ -254,8 +266,10 @@ def fp8_block_specialised_kernel(a_desc, b_desc, c_desc, scale_a_ptr, scale_b_pt
     for slot in gl.static_range(STAGES):
         mbarrier.init(filled.index(slot), count=1)  # the producer's expect
         mbarrier.init(drained.index(slot), count=2)  # both consumers
+    # The consumers take blocks of K in pairs; beyond K, TMA brings 0.
+    pairs = (K + 2 * BLOCK_K - 1) // (2 * BLOCK_K)
     gl.warp_specialize([
-        (gemm.produce, (a_desc, b_desc, a_ring, b_ring, filled, drained, M, N, K, count,
+        (gemm.produce, (a_desc, b_desc, a_ring, b_ring, filled, drained, M, N, pairs * 2 * BLOCK_K, count,
                         BLOCK_M, BLOCK_N, BLOCK_K, GROUP, STAGES)),
         (consume_blocks, (c_desc, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_stage, filled, drained, M, N, K, count, 0,
                           BLOCK_M, BLOCK_N, BLOCK_K, GROUP, STAGES)),

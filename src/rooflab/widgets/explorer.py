@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import html
 import json
@@ -12,9 +13,9 @@ import anywidget
 import traitlets
 
 from .. import ledger
-from ..roofline import Bound, Roofline
+from ..roofline import LAUNCH, Bound, Roof, Roofline
 from ..units import si
-from .scenario import Scenario, resolve
+from .scenario import Scenario, Slider, resolve
 
 
 def static_text(name: str) -> str:
@@ -130,7 +131,7 @@ class RooflineExplorer(anywidget.AnyWidget):
 
     @traitlets.validate("launch")
     def _known_launch(self, proposal):
-        return _one_of("launch", proposal["value"], ("none", "eager", "graph"))
+        return _one_of("launch", proposal["value"], self._scenario.launch_modes)
 
     @traitlets.validate("active")
     def _known_active(self, proposal):
@@ -182,8 +183,12 @@ class RooflineExplorer(anywidget.AnyWidget):
         return found
 
     def _roofline(self) -> Roofline:
-        launch = None if self.launch == "none" else self.launch
-        return Roofline.of(self._devices[self.device], self.dtype, measured=self.basis == "measured", launch=launch)
+        launch = None if self.launch in ("none", "slider") else self.launch
+        line = Roofline.of(self._devices[self.device], self.dtype, measured=self.basis == "measured", launch=launch)
+        if self.launch != "slider":
+            return line
+        floor = Roof(LAUNCH, "launch", getattr(self, self._scenario.launch), "launch, as set")
+        return dataclasses.replace(line, roofs=(*line.roofs, floor))
 
     def __repr__(self) -> str:
         # Stable, so that a stored output does not change from run to run.
@@ -225,9 +230,7 @@ class RooflineExplorer(anywidget.AnyWidget):
             for dot, bound in zip(self._scenario.dots, self.bounds(), strict=True)
         )
         given = ", ".join(
-            f"{slider.label} {slider.names[slider.values.index(value)] if slider.names else f'{value:g}'}"
-            for slider in self._scenario.sliders
-            for value in [getattr(self, slider.name)]
+            f"{slider.label} {_shown(slider, getattr(self, slider.name))}" for slider in self._scenario.sliders
         )
         title = self._devices[self.device].title
         head = "".join(f"<th>{name}</th>" for name in ("workload", "FLOP/byte", "at most", "at least", "bound by"))
@@ -236,6 +239,13 @@ class RooflineExplorer(anywidget.AnyWidget):
             f"<thead><tr>{head}</tr></thead>"
             f"<tbody>{rows}</tbody></table>"
         )
+
+
+def _shown(slider: Slider, value: float) -> str:
+    """Return a slider's value as text: its name, or the number with its unit."""
+    if slider.names:
+        return slider.names[slider.values.index(value)]
+    return si(value, slider.unit) if slider.unit else f"{value:g}"
 
 
 def _one_of(name: str, value, choices: tuple):

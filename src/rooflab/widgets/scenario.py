@@ -118,6 +118,7 @@ class Scenario:
 
     `pairs` are dots whose time bounds are compared: the first one's time over the second one's.
     `totals` are sums of dots' time bounds; `crossings` name a dot and the slider that takes it over the ridge.
+    `launch` names the slider that holds the seconds per launch; the launch floor then starts as set by it.
     """
 
     id: str
@@ -130,6 +131,7 @@ class Scenario:
     pairs: tuple[tuple[int, int], ...] = ()
     totals: tuple[Total, ...] = ()
     crossings: tuple[tuple[int, str], ...] = ()
+    launch: str = ""
     devices: tuple[Device, ...] = field(default_factory=lambda: tuple(devices().values()))
     x_range: tuple[float, float] = (0.1, 1e5)
     y_range: tuple[float, float] = (1e8, 1e16)
@@ -154,6 +156,8 @@ class Scenario:
                 self._check(source, total.label, names)
         for _, slider in self.crossings:
             self._check(slider, "crossings", names)
+        if self.launch and self.launch not in names:
+            raise ScenarioError(f"launch comes from unknown slider {self.launch!r}; sliders: {names}")
         if self.device not in {each.id for each in self.devices}:
             raise ScenarioError(f"unknown device {self.device!r}; choose from {', '.join(d.id for d in self.devices)}")
 
@@ -173,9 +177,15 @@ class Scenario:
                 found |= {f"{slider.name}.{field}": number for field, number in chosen.items()}
         return found
 
+    @property
+    def launch_modes(self) -> tuple[str, ...]:
+        """The launch floors to choose from: measured ones, and where a slider holds one, "slider"."""
+        return ("none", "eager", "graph") + (("slider",) if self.launch else ())
+
     def defaults(self) -> dict:
         """Return the state that the explorer starts in and resets to."""
-        start = {"device": self.device, "dtype": self.dtype, "basis": "paper", "launch": "none", "active": 0}
+        launch = "slider" if self.launch else "none"
+        start = {"device": self.device, "dtype": self.dtype, "basis": "paper", "launch": launch, "active": 0}
         return start | {slider.name: slider.start for slider in self.sliders}
 
     def demands(self, dtype: str, **parameters) -> list[ledger.Demand]:
@@ -208,6 +218,7 @@ class Scenario:
             "pairs": [list(pair) for pair in self.pairs],
             "totals": [vars(total) | {"terms": [list(term) for term in total.terms]} for total in self.totals],
             "crossings": [list(each) for each in self.crossings],
+            "launch": self.launch,
             "x_range": list(self.x_range),
             "y_range": list(self.y_range),
             "defaults": self.defaults(),

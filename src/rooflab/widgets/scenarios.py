@@ -184,6 +184,31 @@ def prefill_scenario() -> Scenario:
     )
 
 
+def launch_scenario() -> Scenario:
+    """Return section 6's page: k kernels, each launched and each moving its bytes, and one that does the same work."""
+    times_s = (0.2e-6, 0.5e-6, 0.6e-6, 0.9e-6, 1.2e-6, 2e-6, 3e-6, 5e-6, 8e-6, 13e-6, 20e-6, 40e-6)
+    chain = {"k": "k", "n": "n", "b": "dtype"}
+    return Scenario(
+        id="launch",
+        title="Launches as a roof",
+        sliders=(
+            # Llama 2 7B has 32 layers with 7 linear layers each: 224.
+            Slider("k", "kernels k", powers_of_two(1, 4096), 256),
+            Slider("n", "elements n (a kernel's time)", powers_of_two(2**8, 2**28), 2**18),
+            Slider("t_launch", "time per launch", times_s, 5e-6, unit="s"),
+        ),
+        dots=(
+            Dot("k kernels", "elementwise_unfused", chain),
+            Dot("one fused kernel", "elementwise_fused", chain),
+        ),
+        pairs=((0, 1),),
+        launch="t_launch",
+        device="h200-sxm",
+        x_range=(0.05, 1e4),
+        y_range=(1e6, 1e16),
+    )
+
+
 def waves_scenario() -> Scenario:
     """Return section 5's page: a product as it is wanted, and as whole waves of whole tiles compute it."""
     shape = {"M": "M", "N": "N", "K": 4096}

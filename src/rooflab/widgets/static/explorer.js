@@ -39,7 +39,9 @@ function evaluate(scenario, state) {
   const roofs = all.filter((roof) =>
     state.basis === "paper" ? roof.basis === "paper" : roof.basis === "measured" || !all.some((other) => other.basis === "measured" && same(other, roof)),
   );
-  if (state.launch !== "none") {
+  if (state.launch === "slider") {
+    roofs.push({ kind: "launch", key: "launch", rate: state[scenario.launch], label: "launch, as set" });
+  } else if (state.launch !== "none") {
     roofs.push({ kind: "launch", key: "launch", rate: device.launch[state.launch], label: `launch, ${state.launch}` });
   }
   const resolve = sources(scenario, state);
@@ -53,6 +55,7 @@ function evaluate(scenario, state) {
       roof.kind === "compute" ? workload.work[roof.key] : roof.kind === "memory" ? workload.traffic[roof.key] : workload.launches;
     const unit = Object.keys(workload.work)[0];
     const result = { label: dot.label, workload, values, unit, flop: count(workload.work[unit]), bytes: count(workload.traffic.hbm) };
+    result.launches = count(workload.launches);
     result.intensity = FORMULAS.intensity.call(result.flop, result.bytes);
     const peak = rate("compute", unit);
     if (peak === undefined) {
@@ -78,7 +81,9 @@ function evaluate(scenario, state) {
     const time = known ? total.terms.reduce((sum, [index, many]) => sum + resolve(many) * dots[index].time, 0) : NaN;
     return { label: total.label, time, perToken: time / resolve(total.new), rate: (resolve(total.batch) * resolve(total.new)) / time };
   });
-  return { device, compute, roofs, dots, totals };
+  const floor = rate("launch", "launch");
+  const breakEven = floor === undefined ? null : FORMULAS.break_even_bytes.call(rate("memory", "hbm"), floor);
+  return { device, compute, roofs, dots, totals, breakEven };
 }
 
 // The number that a source stands for: a number, a slider, a field of its choice, the number format, or a quotient.
@@ -109,6 +114,11 @@ function crossing(scenario, state, [index, name]) {
   return high;
 }
 
+// The launch floors to choose from: those measured on the device, and where a slider holds one, "slider".
+function launchModes(scenario, device) {
+  return ["none", ...Object.keys(device.launch), ...(scenario.launch ? ["slider"] : [])];
+}
+
 // A problem with `state`, in one line that names the value and the choices; "" when there is none.
 function problem(scenario, state) {
   const device = scenario.devices.find((each) => each.id === state.device);
@@ -120,9 +130,8 @@ function problem(scenario, state) {
     const able = scenario.devices.filter((each) => Object.keys(each.compute).some((dtype) => measurable(each, dtype)));
     return `no measured ceilings for ${device.title} in ${state.dtype}; there are some for ${able.map((each) => each.title).join(", ") || "no device"}`;
   }
-  if (state.launch !== "none" && !(state.launch in device.launch)) {
-    return `no launch floor "${state.launch}" for ${device.title}; choose from ${["none", ...Object.keys(device.launch)].join(", ")}`;
-  }
+  const launches = launchModes(scenario, device);
+  if (!launches.includes(state.launch)) return `no launch floor "${state.launch}" for ${device.title}; choose from ${launches.join(", ")}`;
   for (const slider of scenario.sliders) {
     const value = state[slider.name];
     if (!(Number.isFinite(value) && value > 0)) return `${slider.name} is ${value}; give a positive number, such as ${slider.values[0]}`;
@@ -228,9 +237,9 @@ function render({ model, el }) {
       changes.basis = "paper";
       lost.push("no measured ceilings, showing roofs on paper");
     }
-    if (state.launch !== "none" && !(state.launch in device.launch)) {
-      changes.launch = "none";
-      lost.push("no measured launch floor");
+    if (!launchModes(scenario, device).includes(state.launch)) {
+      changes.launch = scenario.launch ? "slider" : "none";
+      lost.push(`no measured launch floor${scenario.launch ? ", showing the slider's" : ""}`);
     }
     set(changes);
     notice = lost.length ? `${device.title}: ${lost.join("; ")}.` : "";
@@ -246,7 +255,8 @@ function render({ model, el }) {
     schedule();
   });
   const basisMenu = menu("basis", "Bound by", [["paper", "roofs on paper"], ["measured", "measured ceilings"]], (basis) => set({ basis }));
-  const launchMenu = menu("launch", "Launch floor", [["none", "none"], ["eager", "eager launches"], ["graph", "CUDA graph"]], (launch) => set({ launch }));
+  const floors = [["none", "none"], ["eager", "eager launches"], ["graph", "CUDA graph"], ...(scenario.launch ? [["slider", "as set by the slider"]] : [])];
+  const launchMenu = menu("launch", "Launch floor", floors, (launch) => set({ launch }));
 
   // A choice may bring other sliders along: a model its number of key-value heads.
   const choices = scenario.sliders.filter((slider) => slider.names).map((slider) => {
@@ -435,7 +445,7 @@ function render({ model, el }) {
     error.hidden = !(wrong || notice);
     error.textContent = wrong || notice;
     if (wrong) return;
-    const { device, compute, dots, totals } = evaluate(scenario, state);
+    const { device, compute, dots, totals, breakEven } = evaluate(scenario, state);
     drawRoofs(state, device, compute);
     drawPoints(state);
     deviceMenu.value = state.device;
@@ -444,15 +454,17 @@ function render({ model, el }) {
     basisMenu.value = state.basis;
     basisMenu.options[1].disabled = !measurable(device, state.dtype);
     launchMenu.value = state.launch;
-    for (const option of launchMenu.options) option.disabled = option.value !== "none" && !(option.value in device.launch);
+    for (const option of launchMenu.options) option.disabled = !launchModes(scenario, device).includes(option.value);
     for (const { slider, input, output } of ranges) {
       const value = state[slider.name];
       // The thumb goes to the nearest step; the value itself is shown as it is and never written back.
       const near = slider.values.reduce((best, each, index) => (Math.abs(Math.log(each / value)) < Math.abs(Math.log(slider.values[best] / value)) ? index : best), 0);
       if (Number(input.value) !== near) input.value = near;
-      const text = `${value}${slider.unit ? " " + slider.unit : ""}`;
+      const text = slider.unit ? si(value, slider.unit) : `${value}`;
       output.textContent = text;
       input.setAttribute("aria-valuetext", text);
+      // With another launch floor this slider would move nothing.
+      if (slider.name === scenario.launch) input.disabled = state.launch !== "slider";
     }
     for (const { slider, select } of choices) select.value = String(state[slider.name]);
     totalsLine.textContent = totals
@@ -496,6 +508,9 @@ function render({ model, el }) {
       line("Q", dot.workload.traffic.hbm, dot.bytes, "B") +
       `<div><math><mi>I</mi><mo>=</mo>${plainMath(FORMULAS.intensity.math)}</math> <span>= ${si(dot.intensity, "FLOP/byte")}</span></div>` +
       (dot.problem ? "" : `<div><math><mi>t</mi><mo>≥</mo><mo>max</mo></math>(${dot.times.map(([roof, time]) => `${si(time, "s")} <small>${roof.label}</small>`).join(", ")}) = ${si(dot.time, "s")}</div>`) +
+      (scenario.launch && breakEven !== null
+        ? `<div>A launch takes as long as moving <math>${plainMath(FORMULAS.break_even_bytes.math)}</math> = ${si(breakEven, "B")}; here a kernel moves ${si(dot.bytes / dot.launches, "B")}.</div>`
+        : "") +
       `<p>Counted: ${dot.workload.assumes}.</p>`;
     if (isStatic) link.href = toFragment(scenario, state);
   }

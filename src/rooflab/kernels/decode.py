@@ -1,0 +1,358 @@
+"""One decode step of a Llama-like model, beside its GEMVs: norm, rotation and cache, attention over the cache, SwiGLU.
+
+Every wrapper takes `early`: the kernel then starts while the one before it still runs, on sm_90 and later, and waits
+for it before it reads or writes anything but norms' weights. All of them wait, so that no kernel overtakes two.
+"""
+
+from . import gemv
+from ._triton import KernelError, output, require, same_shape, sm_count, tl, torch, triton
+
+MAX_COLS = 16384  # a row of add_norm must fit in the registers of one program
+HEAD_DIMS = (16, 32, 64, 128, 256)
+SWIGLU = dict(BLOCK=1024, num_warps=4)
+
+# Little's law: 4.8e12 B/s x 700 ns = 3.4 MB must be in flight, 25 KB per SM. Here a program of one warp keeps one to
+# two blocks of K and V on their way (STAGES - 1), 16 KB each; PROGRAMS_PER_SM = 3 of them, 48 to 96 KB per SM. They
+# take 3 x 37 KB of its 228 KB of shared memory, which leaves room for the next kernel's first loads.
+# A single warp: softmax, P and the sums over keys never leave it, so that nothing waits at a barrier.
+# By bytes per element: fp32 has no Tensor Core product without loss, and needs more threads.
+ATTENTION = {2: dict(TILE=4096, STAGES=3, num_warps=1), 4: dict(TILE=2048, STAGES=3, num_warps=4)}
+PROGRAMS_PER_SM = 3
+MAX_SPLITS = 256  # combine holds one column of all splits at once
+COMBINE_COLS = 32  # of a head's d_h results per program: 4 programs for each head of 128
+
+
+def add_norm_reference(x, residual, weight, eps):
+    """Return (residual + x, its RMSNorm times weight) in float64; with x None nothing is added."""
+    total = residual.double() if x is None else residual.double() + x.double()
+    return total, total * torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + eps) * weight.double()
+
+
+def rotate_reference(x, cos, sin):
+    """Return x, (B, heads, d_h), rotated by rows of cos and sin, (B, d_h), in float64; pairs are half a head apart."""
+    x, cos, sin = x.double(), cos.double()[:, None], sin.double()[:, None]
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def attention_reference(q, k_cache, v_cache, position):
+    """Return softmax(q K^T / sqrt(d_h)) V over positions 0 to `position` of the cache, (B, h, d_h), in float64."""
+    B, h, d_h = q.shape
+    h_kv = k_cache.shape[1]
+    out = torch.empty(B, h_kv, h // h_kv, d_h, dtype=torch.float64, device=q.device)
+    for b, last in enumerate(position.expand(B).tolist()):
+        k, v = (cache[b, :, : last + 1].double() for cache in (k_cache, v_cache))  # (h_kv, length, d_h)
+        s = q[b].view(h_kv, -1, d_h).double() @ k.transpose(-1, -2) * d_h**-0.5  # (h_kv, group, length)
+        out[b] = torch.softmax(s, dim=-1) @ v
+    return out.view(B, h, d_h)
+
+
+def swiglu_reference(gate_up):
+    """Return silu(gate) * up in float64, where gate and up are the halves of each row."""
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def add_norm(x, residual, weight, eps, out=None, early=False):
+    """Add x to residual, in place, and return RMSNorm(residual) * weight, (B, d); with x None nothing is added.
+
+    The sum and the normalised row are each rounded to the tensors' dtype, as Hugging Face's Llama does.
+    """
+    tensors = {"residual": residual} if x is None else {"residual": residual, "x": x}
+    require(dims=2, **tensors)
+    same_shape(**tensors)
+    require(dims=1, **{"a row of residual": residual[0], "weight": weight})
+    same_shape(**{"a row of residual": residual[0], "weight": weight})
+    rows, cols = residual.shape
+    if cols > MAX_COLS:
+        raise KernelError(f"residual has rows of {cols} elements; at most {MAX_COLS} fit in one program's registers")
+    out = output(out, residual)
+    BLOCK = triton.next_power_of_2(cols)
+    # One 16-byte load of 16-bit elements per thread, while there are threads.
+    options = _launch(residual, early) | dict(num_warps=min(max(BLOCK // 256, 1), 16))
+    add = x is not None
+    add_norm_kernel[(rows,)](x if add else residual, residual, weight, out, cols, eps, add, BLOCK, **options)
+    return out
+
+
+def rope_cache(qkv, cos, sin, position, k_cache, v_cache, h, out=None, early=False):
+    """Return q rotated, (B, h, d_h), and write k rotated, and v, into the caches at `position`, read on the device.
+
+    qkv is (B, (h + 2 h_kv) d_h), cos and sin are (>= capacity, d_h), caches (B, h_kv, capacity, d_h), and position has
+    1 or B integers. At a position outside of the cache nothing is written to it, and q becomes NaN.
+    """
+    B, h_kv, capacity, d_h = _caches(k_cache, v_cache)
+    require(dims=2, k_cache=k_cache.flatten(1), qkv=qkv)
+    _group(h, h_kv)
+    if qkv.shape != (B, (h + 2 * h_kv) * d_h):
+        raise KernelError(f"qkv has shape {tuple(qkv.shape)}; with these caches give {(B, (h + 2 * h_kv) * d_h)}")
+    require(dims=2, cos=cos, sin=sin)
+    same_shape(cos=cos, sin=sin)
+    if cos.shape[0] < capacity or cos.shape[1] != d_h:
+        raise KernelError(f"cos has shape {tuple(cos.shape)}; the caches need ({capacity} or more, {d_h})")
+    stride = _position(position, qkv)
+    out = output(out, qkv, (B, h, d_h))
+    rope_cache_kernel[(h + 2 * h_kv, B)](
+        qkv, cos, sin, position, k_cache, v_cache, out, capacity, h, h_kv, stride, d_h // 2,
+        **_launch(qkv, early), num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def split_attention(q, k_cache, v_cache, position, out=None, splits=None, early=False):
+    """Return attention of q, (B, h, d_h), over positions 0 to `position` of the caches, from at most two kernels.
+
+    position has 1 or B integers and is read on the device; `splits` programs share the context of each key head.
+    """
+    B, h_kv, capacity, d_h = _caches(k_cache, v_cache)
+    require(dims=3, **{"a sequence of k_cache": k_cache[0], "q": q})
+    h = q.shape[1]
+    group = _group(h, h_kv)
+    if q.shape != (B, h, d_h):
+        raise KernelError(f"q has shape {tuple(q.shape)}; with these caches give {(B, h, d_h)}")
+    stride = _position(position, q)
+    out = output(out, q)
+    config = ATTENTION[q.element_size()]
+    BLOCK = max(config["TILE"] // d_h, 16)
+    splits = split_count(B * h_kv, capacity, BLOCK, sm_count(q.device)) if splits is None else splits
+    if not isinstance(splits, int) or not 1 <= splits <= MAX_SPLITS:
+        raise KernelError(f"splits is {splits}; choose a whole number from 1 to {MAX_SPLITS}, or None")
+    options = _launch(q, early)
+    # With one split the result is written at once; these are then not used.
+    partial = torch.empty((B * h, splits, d_h) if splits > 1 else 1, dtype=torch.float32, device=q.device)
+    state = torch.empty((2, B * h, splits) if splits > 1 else 1, dtype=torch.float32, device=q.device)
+    split_kernel[(B * h_kv, splits)](
+        q, k_cache, v_cache, position, out, partial, state, capacity, h_kv, stride, splits, d_h**-0.5, group,
+        max(triton.next_power_of_2(group), 16), d_h, splits == 1, BLOCK, config["STAGES"],
+        **options, num_warps=config["num_warps"],
+    )  # fmt: skip
+    if splits > 1:
+        cols, padded = min(COMBINE_COLS, d_h), triton.next_power_of_2(splits)
+        combine_kernel[(B * h, d_h // cols)](
+            partial, state, out, splits, padded, d_h, cols, **options, num_warps=4 if padded <= 128 else 8
+        )
+    return out
+
+
+def split_count(heads, capacity, block, sms):
+    """Return among how many programs the context of each of `heads` key heads is split: all fit on the GPU at once.
+
+    >>> split_count(8, 32768, 32, 132), split_count(64, 4096, 32, 132), split_count(512, 4096, 32, 132)
+    (49, 6, 1)
+    """
+    return max(min(PROGRAMS_PER_SM * sms // heads, triton.cdiv(capacity, block), MAX_SPLITS), 1)
+
+
+def swiglu(gate_up, out=None, early=False):
+    """Return silu(gate) * up, (B, d_ff), where gate_up is (B, 2 d_ff): the gates of a row, then its ups."""
+    require(dims=2, gate_up=gate_up)
+    rows, cols = gate_up.shape
+    if cols % 2:
+        raise KernelError(f"gate_up has rows of {cols} elements; give an even number: gates, then ups")
+    out = output(out, gate_up, (rows, cols // 2))
+    grid = (triton.cdiv(cols // 2, SWIGLU["BLOCK"]), rows)
+    swiglu_kernel[grid](gate_up, out, cols // 2, **SWIGLU, **_launch(gate_up, early))
+    return out
+
+
+def _launch(tensor, early):
+    """Return the launch's options: EARLY, and launch_pdl where a GPU runs it."""
+    early = early and gemv.starts_early(tensor, "early=False")
+    return dict(EARLY=early, launch_pdl=early)
+
+
+def _caches(k_cache, v_cache):
+    require(dims=4, k_cache=k_cache, v_cache=v_cache)
+    same_shape(k_cache=k_cache, v_cache=v_cache)
+    if k_cache.shape[3] not in HEAD_DIMS:
+        raise KernelError(f"head dimension {k_cache.shape[3]}; choose from {', '.join(map(str, HEAD_DIMS))}")
+    if k_cache[0, 0].numel() >= 2**31:
+        raise KernelError(f"capacity {k_cache.shape[2]}; offsets in a head have 32 bits: take a smaller cache")
+    if k_cache.shape[0] > 65535:
+        raise KernelError(f"{k_cache.shape[0]} sequences; a grid holds at most 65535: split the batch")
+    return k_cache.shape
+
+
+def _group(h, h_kv):
+    if not isinstance(h, int) or h < 1 or h % h_kv:
+        raise KernelError(f"{h} query heads do not share {h_kv} key heads evenly: give a multiple of {h_kv}")
+    return h // h_kv
+
+
+def _position(position, like):
+    """Check position and return its stride: 0 if one serves all sequences."""
+    require(dtypes=(torch.int32, torch.int64), dims=1, position=position)
+    if position.device != like.device:
+        raise KernelError(f"position is on {position.device}, the rest on {like.device}: move it with .to()")
+    if position.shape[0] not in (1, like.shape[0]):
+        raise KernelError(f"position has {position.shape[0]} elements; give 1, or one for each of {like.shape[0]} rows")
+    return int(position.shape[0] > 1)
+
+
+# One program: one row.
+# Grid: B programs.
+# HBM traffic per program: reads up to 2 d elements, writes 2 d; all of it usually stays in L2 between two kernels.
+# This version: one kernel for residual and norm; the sum is rounded before it is normalised, as if it had been stored.
+@triton.jit
+def add_norm_kernel(
+    x_ptr, residual_ptr, weight_ptr, out_ptr, cols, eps, ADD: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+    start = tl.program_id(0).to(tl.int64) * cols
+    offs = tl.arange(0, BLOCK)
+    mask = offs < cols
+    weight = tl.load(weight_ptr + offs, mask=mask)  # (BLOCK,)  no kernel writes it
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+    total = tl.load(residual_ptr + start + offs, mask=mask, other=0.0)  # (BLOCK,)
+    if ADD:
+        x = tl.load(x_ptr + start + offs, mask=mask, other=0.0)  # (BLOCK,)
+        total = (total.to(tl.float32) + x.to(tl.float32)).to(residual_ptr.dtype.element_ty)
+        tl.store(residual_ptr + start + offs, total, mask=mask)
+    total = total.to(tl.float32)
+    normed = total * tl.rsqrt(tl.sum(total * total) / cols + eps)
+    normed = normed.to(out_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(out_ptr + start + offs, (normed * weight.to(tl.float32)).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+# One program: one head of one sequence: of q, of k, or of v.
+# Grid: (h + 2 h_kv, B).
+# HBM traffic per program: reads d_h elements, writes d_h; rows of cos and sin come from L2.
+# This version: rotation and cache write in one kernel; the position is read here, so that a CUDA graph can advance it.
+@triton.jit
+def rope_cache_kernel(
+    qkv_ptr, cos_ptr, sin_ptr, position_ptr, k_ptr, v_ptr, out_ptr, capacity, h, h_kv, position_stride,
+    HALF: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    head, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    offs = tl.arange(0, HALF)
+    position = tl.load(position_ptr + b * position_stride).to(tl.int64)
+    inside = (position >= 0) & (position < capacity) & (offs < HALF)  # (HALF,)  all or none
+    x_ptrs = qkv_ptr + (b * (h + 2 * h_kv) + head) * (2 * HALF) + offs
+    first, second = tl.load(x_ptrs), tl.load(x_ptrs + HALF)  # (HALF,) each
+    cache = (b * h_kv * capacity + position) * (2 * HALF) + offs  # of key head 0
+    if head < h + h_kv:
+        angle = position * (2 * HALF) + offs
+        nan = float("nan")
+        cos_1 = tl.load(cos_ptr + angle, mask=inside, other=nan).to(tl.float32)
+        cos_2 = tl.load(cos_ptr + angle + HALF, mask=inside, other=nan).to(tl.float32)
+        sin_1 = tl.load(sin_ptr + angle, mask=inside, other=nan).to(tl.float32)
+        sin_2 = tl.load(sin_ptr + angle + HALF, mask=inside, other=nan).to(tl.float32)
+        x_1, x_2 = first.to(tl.float32), second.to(tl.float32)
+        y_1 = (x_1 * cos_1 - x_2 * sin_1).to(out_ptr.dtype.element_ty)
+        y_2 = (x_2 * cos_2 + x_1 * sin_2).to(out_ptr.dtype.element_ty)
+        if head < h:
+            out_ptrs = out_ptr + (b * h + head) * (2 * HALF) + offs
+            tl.store(out_ptrs, y_1)
+            tl.store(out_ptrs + HALF, y_2)
+        else:
+            k_ptrs = k_ptr + cache + (head - h).to(tl.int64) * capacity * (2 * HALF)
+            tl.store(k_ptrs, y_1, mask=inside)
+            tl.store(k_ptrs + HALF, y_2, mask=inside)
+    else:
+        v_ptrs = v_ptr + cache + (head - h - h_kv).to(tl.int64) * capacity * (2 * HALF)
+        tl.store(v_ptrs, first, mask=inside)
+        tl.store(v_ptrs + HALF, second, mask=inside)
+
+
+# One program: one of `splits` parts of the context, for the GROUP query heads of one key head of one sequence.
+# Grid: (B h_kv, splits); the parts differ by one block at most, and are empty where the context has fewer blocks.
+# HBM traffic per program: reads 2 L d_h / splits elements of K and V once, writes GROUP (d_h + 2) in fp32.
+# This version: online softmax along a part; a group shares its loads, padded to the 16 rows that a Tensor Core takes.
+@triton.jit
+def split_kernel(
+    q_ptr, k_ptr, v_ptr, position_ptr, out_ptr, partial_ptr, state_ptr, capacity, h_kv, position_stride, splits,
+    scale,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    kv_head, split = tl.program_id(0), tl.program_id(1)
+    position = tl.load(position_ptr + kv_head // h_kv * position_stride)
+    length = tl.minimum(position.to(tl.int32) + 1, capacity)
+    blocks = tl.cdiv(length, BLOCK)
+    first, last = split * blocks // splits, (split + 1) * blocks // splits
+    rows, offs_d = tl.arange(0, ROWS), tl.arange(0, D)
+    q_rows = kv_head.to(tl.int64) * GROUP + rows  # of (B h): query heads of a group are neighbours
+    used = (rows < GROUP)[:, None] & (offs_d < D)[None, :]  # (ROWS, D)
+    q = tl.load(q_ptr + q_rows[:, None] * D + offs_d[None, :], mask=used, other=0.0)  # (ROWS, D)
+    start = kv_head.to(tl.int64) * capacity * D
+    m = tl.full((ROWS,), -float("inf"), tl.float32)
+    l = tl.zeros((ROWS,), tl.float32)  # noqa: E741
+    acc = tl.zeros((ROWS, D), tl.float32)
+    for block in tl.range(first, last, num_stages=STAGES):
+        keys = block * BLOCK + tl.arange(0, BLOCK)
+        offs = keys[:, None] * D + offs_d[None, :]  # (BLOCK, D)
+        # What lies beyond the length may be anything, NaN too: it is not read.
+        valid = (keys < length)[:, None] & (offs_d < D)[None, :]
+        k = tl.load(k_ptr + start + offs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)  # (ROWS, BLOCK)
+        s = tl.where((keys < length)[None, :], s, -float("inf"))
+        m_new = tl.maximum(m, tl.max(s, axis=1))  # finite: each block has a valid key
+        rescale = tl.exp2(m - m_new)
+        p = tl.exp2(s - m_new[:, None])
+        l = l * rescale + tl.sum(p, axis=1)  # noqa: E741
+        v = tl.load(v_ptr + start + offs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
+        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # (ROWS, D)
+        m = m_new
+    if WHOLE:
+        y = acc / l[:, None]
+        tl.store(out_ptr + q_rows[:, None] * D + offs_d[None, :], y.to(out_ptr.dtype.element_ty), mask=used)
+    else:
+        # An empty part says so by m = -inf, and leaves its sum unwritten.
+        at = q_rows * splits + split
+        n_rows = tl.num_programs(0).to(tl.int64) * GROUP
+        tl.store(state_ptr + at, m, mask=rows < GROUP)
+        tl.store(state_ptr + n_rows * splits + at, l, mask=rows < GROUP)
+        tl.store(partial_ptr + at[:, None] * D + offs_d[None, :], acc, mask=used & (first < last))
+
+
+# One program: COLS of the d_h results of one query head.
+# Grid: (B h, d_h / COLS).
+# HBM traffic per program: writes COLS elements; the splits (COLS + 2) in fp32 that it reads were just written, to L2.
+# This version: a second kernel; all parts are read at once, and added in an order that is always the same.
+@triton.jit
+def combine_kernel(
+    partial_ptr, state_ptr, out_ptr, splits, SPLITS: tl.constexpr, D: tl.constexpr, COLS: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    offs_s, offs_d = tl.arange(0, SPLITS), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    n_rows = tl.num_programs(0).to(tl.int64)
+    at = row * splits + offs_s
+    m = tl.load(state_ptr + at, mask=offs_s < splits, other=-float("inf"))  # (SPLITS,)
+    l = tl.load(state_ptr + n_rows * splits + at, mask=offs_s < splits, other=0.0)  # noqa: E741
+    mask = (offs_s < splits)[:, None] & (offs_d < D)[None, :]
+    # In flight together with m: what an empty part holds is dropped afterwards.
+    o = tl.load(partial_ptr + at[:, None] * D + offs_d[None, :], mask=mask, other=0.0)  # (SPLITS, COLS)
+    o = tl.where((m > -float("inf"))[:, None], o, 0.0)
+    weight = tl.exp2(m - tl.max(m, axis=0))  # (SPLITS,)  at least one part has keys
+    y = tl.sum(o * weight[:, None], axis=0) / tl.sum(l * weight, axis=0)
+    tl.store(out_ptr + row * D + offs_d, y.to(out_ptr.dtype.element_ty))
+
+
+# One program: BLOCK results of one row.
+# Grid: (ceil(d_ff / BLOCK), B).
+# HBM traffic per program: reads 2 BLOCK elements, writes BLOCK; at small B all of it comes from L2.
+# This version: one kernel of its own, where the GEMV before it has no such epilogue.
+@triton.jit
+def swiglu_kernel(gate_up_ptr, out_ptr, cols, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(1).to(tl.int64)
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < cols
+    gate = tl.load(gate_up_ptr + row * 2 * cols + offs, mask=mask).to(tl.float32)  # (BLOCK,)
+    up = tl.load(gate_up_ptr + row * 2 * cols + cols + offs, mask=mask).to(tl.float32)  # (BLOCK,)
+    y = gate / (1 + tl.exp(-gate)) * up
+    tl.store(out_ptr + row * cols + offs, y.to(out_ptr.dtype.element_ty), mask=mask)

@@ -1,0 +1,168 @@
+"""The kernels of a decode step on a real GPU, at real sizes and in CUDA graphs: pytest -m gpu tests/gpu."""
+
+import pytest
+import torch
+
+from rooflab import timing
+from rooflab.kernels import check, decode
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+hopper = pytest.mark.skipif(not HOPPER, reason="needs sm_90")
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+EARLY = [False, pytest.param(True, marks=hopper)]
+
+
+def normal(*shape, seed=0, dtype=torch.bfloat16):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cuda").to(dtype)
+
+
+def poison(*shape, dtype=torch.bfloat16):
+    return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
+
+
+def at(*positions):
+    return torch.tensor(positions, device="cuda")
+
+
+def angles(capacity, d_h):
+    rate = 5e5 ** (-torch.arange(0, d_h, 2, dtype=torch.float64, device="cuda") / d_h)
+    angle = torch.arange(capacity, dtype=torch.float64, device="cuda")[:, None] * torch.cat((rate, rate))
+    return angle.cos().float(), angle.sin().float()
+
+
+@pytest.mark.parametrize("early", EARLY)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 4096), (64, 8192), (3, 5000), (2, 16384)], ids=str)
+def test_add_norm(shape, dtype, early):
+    x, residual, weight = (
+        normal(*shape, dtype=dtype),
+        normal(*shape, seed=1, dtype=dtype),
+        normal(shape[1], dtype=dtype),
+    )
+    total, _ = decode.add_norm_reference(x, residual, weight, 1e-5)
+    y = decode.add_norm(x, residual, weight, 1e-5, out=poison(*shape, dtype=dtype), early=early)
+    check(residual, total, dtype=dtype, length=1)
+    _, reference = decode.add_norm_reference(None, residual, weight, 1e-5)
+    length = shape[1] if dtype == torch.float32 else 1
+    check(y, reference, dtype=dtype, length=length, accumulate=dtype)
+
+
+@pytest.mark.parametrize("early", EARLY)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("B", "h", "h_kv", "d_h"), [(1, 32, 8, 128), (64, 32, 8, 128), (3, 32, 4, 64), (2, 8, 8, 128)])
+def test_rope_cache(B, h, h_kv, d_h, dtype, early):
+    capacity = 1000
+    qkv, (cos, sin) = normal(B, (h + 2 * h_kv) * d_h, dtype=dtype), angles(capacity, d_h)
+    q, k, v = qkv.view(B, -1, d_h).split((h, h_kv, h_kv), dim=1)
+    for position in (at(999), torch.arange(B, device="cuda") * 7, at(1000)):
+        k_cache, v_cache = (poison(B, h_kv, capacity, d_h, dtype=dtype) for _ in range(2))
+        out = decode.rope_cache(
+            qkv, cos, sin, position, k_cache, v_cache, h, out=poison(B, h, d_h, dtype=dtype), early=early
+        )
+        where, rows = position.expand(B), torch.arange(B, device="cuda")
+        if where[0] >= capacity:
+            assert k_cache.isnan().all() and v_cache.isnan().all() and out.isnan().all()
+            continue
+        check(out, decode.rotate_reference(q, cos[where], sin[where]), dtype=dtype, length=2)
+        check(k_cache[rows, :, where], decode.rotate_reference(k, cos[where], sin[where]), dtype=dtype, length=2)
+        assert torch.equal(v_cache[rows, :, where], v)
+        assert k_cache.isfinite().sum() == v_cache.isfinite().sum() == B * h_kv * d_h
+
+
+@pytest.mark.parametrize("early", EARLY)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("B", "h", "h_kv", "d_h", "capacity", "length"), [
+    (1, 32, 8, 128, 32768, 32768), (1, 32, 8, 128, 4096, 4095), (8, 32, 8, 128, 2048, 1999), (64, 32, 8, 128, 600, 513),
+    (1, 32, 32, 128, 5000, 4500), (3, 32, 4, 64, 3000, 2222), (1, 32, 8, 128, 4096, 1), (2, 8, 8, 64, 1000, 33),
+], ids=str)  # fmt: skip
+def test_attention(B, h, h_kv, d_h, capacity, length, dtype, early):
+    position = at(length - 1)
+    q, k, v = (normal(B, h, d_h, dtype=dtype), *(normal(B, h_kv, capacity, d_h, dtype=dtype, seed=s) for s in (1, 2)))
+    k[:, :, length:], v[:, :, length:] = float("nan"), float("nan")
+    reference, largest = decode.attention_reference(q, k, v, position), v.nan_to_num(0).abs().max().item()
+    for splits in (None, 1, 7):
+        out = decode.split_attention(q, k, v, position, out=poison(B, h, d_h, dtype=dtype), splits=splits, early=early)
+        if dtype == torch.float32:
+            check(out, reference, dtype=dtype, length=capacity, scale=largest)
+        else:
+            check(out, reference, dtype=dtype, length=1, scale=largest / 4, accumulate=dtype)
+        again = decode.split_attention(q, k, v, position, splits=splits, early=early)
+        assert torch.equal(again, out), "the parts are added in one order"
+
+
+@pytest.mark.parametrize("early", EARLY)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 28672), (64, 28672), (3, 22022)], ids=str)
+def test_swiglu(shape, dtype, early):
+    gate_up = normal(*shape, dtype=dtype)
+    out = decode.swiglu(gate_up, out=poison(shape[0], shape[1] // 2, dtype=dtype), early=early)
+    check(out, decode.swiglu_reference(gate_up), dtype=dtype, length=4, scale=2 * gate_up.abs().max().item())
+
+
+class Steps:
+    """Four layers without their GEMVs: every kernel reads what the one before it wrote."""
+
+    def __init__(self, B, early, h=32, h_kv=8, d_h=128, capacity=4200, layers=4):
+        self.h, self.early, self.start = h, early, 4090
+        width = (h + 2 * h_kv) * d_h
+        self.first, self.residual, self.weight = normal(B, width), normal(B, width, seed=1), normal(width, seed=2)
+        self.caches = [normal(2, B, h_kv, capacity, d_h, seed=3 + layer) for layer in range(layers)]
+        self.cos, self.sin = angles(capacity, d_h)
+        self.position, self.out = at(self.start), []
+        self.before = [each.clone() for each in (self.residual, *self.caches)]
+
+    def reset(self):
+        for now, before in zip((self.residual, *self.caches), self.before, strict=True):
+            now.copy_(before)
+        self.position.fill_(self.start)
+
+    def __call__(self):
+        x, self.out = self.first, []
+        for k, v in self.caches:
+            x = decode.add_norm(x, self.residual, self.weight, 1e-5, early=self.early)
+            q = decode.rope_cache(x, self.cos, self.sin, self.position, k, v, self.h, early=self.early)
+            o = decode.split_attention(q, k, v, self.position, early=self.early)
+            self.out += [o, decode.swiglu(o.view(o.shape[0], -1), early=self.early)]
+        self.position += 1
+
+
+@hopper
+@pytest.mark.parametrize("B", [1, 5, 64, 80])
+def test_an_early_start_changes_no_bit(B):
+    steps = [Steps(B, early) for early in (False, True)]
+    replays = [timing.graphed(each) for each in steps]
+    for each in steps:
+        each.reset()
+    seen = []
+    for _ in range(20):
+        for replay in replays:
+            replay()
+        late, early = ([each.residual, each.position, *each.caches, *each.out] for each in steps)
+        assert all(torch.equal(*pair) for pair in zip(late, early, strict=True))
+        assert late[0].isfinite().all()
+        seen.append(steps[0].out[0].clone())
+    assert steps[0].position.item() == steps[0].start + 20
+    assert not any(torch.equal(*pair) for pair in zip(seen, seen[1:], strict=False))
+
+
+@pytest.mark.parametrize("early", EARLY)
+def test_a_graph_follows_the_position(early):
+    B, h, h_kv, d_h, capacity = 2, 8, 2, 128, 300
+    (cos, sin), position = angles(capacity, d_h), at(0)
+    k, v = poison(B, h_kv, capacity, d_h), poison(B, h_kv, capacity, d_h)
+    qkv, found = normal(B, (h + 2 * h_kv) * d_h), {}
+
+    def step():
+        q = decode.rope_cache(qkv, cos, sin, position, k, v, h, early=early)
+        found["o"] = decode.split_attention(q, k, v, position, early=early)
+
+    replay = timing.graphed(step)
+    for at_ in range(150):
+        position.fill_(at_)
+        qkv.copy_(normal(B, qkv.shape[1], seed=at_))
+        replay()
+        q = decode.rope_cache(qkv, cos, sin, position, k.clone(), v.clone(), h)
+        check(found["o"], decode.attention_reference(q, k, v, position), dtype="bf16", length=1, accumulate="bf16")
+    assert k.isfinite().sum() == B * h_kv * 150 * d_h
