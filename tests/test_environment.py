@@ -17,7 +17,7 @@ GPU_LIBRARIES = {"torch", "triton"}
 IMPORT_ALL = """
 import importlib, pkgutil, sys, rooflab
 for module in pkgutil.walk_packages(rooflab.__path__, "rooflab."):
-    if ".kernels" not in module.name:
+    if ".kernels" not in module.name and module.name != "rooflab.decoder":
         importlib.import_module(module.name)
 print(*sorted({"torch", "triton"} & set(sys.modules)))
 """
@@ -74,6 +74,13 @@ def test_gpu_libraries_are_in_their_extra_only():
 def test_the_package_imports_no_gpu_library():
     run = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True)
     assert (run.returncode, run.stdout.strip()) == (0, ""), run.stdout + run.stderr
+
+
+def test_measuring_needs_no_widgets():
+    block = "import sys; sys.modules |= dict.fromkeys(('ipywidgets', 'anywidget', 'traitlets'))"
+    code = f"{block}; from rooflab import cli; from rooflab.experiments import EXPERIMENTS, Campaign"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

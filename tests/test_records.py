@@ -155,7 +155,8 @@ def test_the_books_records_are_whole_and_fresh_and_name_nobody(path):
     for each in record.rows:
         demand = experiment.demand(each["case"], each["version"])
         refuse_above_roof(record.device, gpu, demand, each["case"], each["time_s"])
-        assert each["observed"]["sm_clock_hz"] > 1e8
+        # What is slow the first time is the host's work, and no clock is read meanwhile.
+        assert experiment.once or each["observed"]["sm_clock_hz"] > 1e8
 
 
 def test_every_experiment_has_its_record():

@@ -17,7 +17,8 @@ from pathlib import Path
 # A median over fewer calls says little; more than this many add nothing that the spread does not show.
 MIN_SAMPLES, MAX_SAMPLES = 11, 201
 STABLE = 0.02
-# A CUDA stream takes about a thousand launches before it makes the host wait.
+# A CUDA stream takes about a thousand launches before it makes the host wait. One round of long rivals may hold more:
+# the host then goes on queueing while the GPU works.
 QUEUE = 600
 
 
@@ -113,7 +114,7 @@ def measure(
         raise TimingError(f"cache is {cache!r}; choose from cold, warm")
     flush = ColdCache() if cache == "cold" else (lambda: None)
     estimate_s, host_s = _warm_up(rivals, flush, budget_s, settle_s, cancelled)
-    # A full launch queue would block the host inside a call: no more kernels a chunk than it surely holds.
+    # A full launch queue would block the host inside a call: no more kernels a chunk than it surely holds, but one round.
     turns_at_once = int(max(1, min(16, QUEUE // (launches + 2 * len(rivals)))))
     rounds = int(min(MAX_SAMPLES, max(MIN_SAMPLES, budget_s / max(statistics.mean(estimate_s.values()), 1e-6))))
     samples: dict[str, list[float]] = {name: [] for name in rivals}
@@ -230,7 +231,7 @@ def _middle(seen: list[dict]) -> dict:
 
 
 def graphed(call: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that replays `call` from a CUDA graph; inputs and outputs stay where they are."""
+    """Return a function that replays `call` from a CUDA graph; it keeps `call`, and what that refers to, alive."""
     import torch
 
     side = torch.cuda.Stream()
@@ -243,10 +244,17 @@ def graphed(call: Callable[[], object]) -> Callable[[], None]:
     # cuBLAS keeps one workspace for all captures, in the memory of the first graph, and torch.compile's graphs free it.
     # Forgotten before and after, each graph gets one that lives as long as it does.
     torch._C._cuda_clearCublasWorkspaces()
-    with torch.cuda.graph(graph):
-        call()
-    torch._C._cuda_clearCublasWorkspaces()
-    return graph.replay
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+    def replay():
+        graph.replay()
+
+    replay.call = call  # the graph knows addresses only: what lies there must live as long as it
+    return replay
 
 
 def count_launches(call: Callable[[], object]) -> int:
@@ -257,7 +265,7 @@ def count_launches(call: Callable[[], object]) -> int:
 def timeline(call: Callable[[], object]) -> list[tuple[str, float, float]]:
     """Return (name, begin_s, time_s) of every kernel, copy and fill of one call, in the order in which they begin.
 
-    The first begins at 0. The profiler slows the host's launches, not the kernels.
+    The first begins at 0. The profiler slows launches, of graphs too; kernels hardly.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
