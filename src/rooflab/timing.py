@@ -114,7 +114,7 @@ def measure(
         raise TimingError(f"cache is {cache!r}; choose from cold, warm")
     flush = ColdCache() if cache == "cold" else (lambda: None)
     estimate_s, host_s = _warm_up(rivals, flush, budget_s, settle_s, cancelled)
-    # A full launch queue would block the host inside a call: no more kernels a chunk than it surely holds, but one round.
+    # A full launch queue would block the host inside a call: no more kernels than it surely holds, but one round.
     turns_at_once = int(max(1, min(16, QUEUE // (launches + 2 * len(rivals)))))
     rounds = int(min(MAX_SAMPLES, max(MIN_SAMPLES, budget_s / max(statistics.mean(estimate_s.values()), 1e-6))))
     samples: dict[str, list[float]] = {name: [] for name in rivals}
