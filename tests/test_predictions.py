@@ -214,3 +214,51 @@ def test_what_the_kernels_reach():
         assert moved / row["time_s"] >= 0.90 * COPY, row["case"]
         compiled = one("softmax", "compiled", **row["case"])
         assert row["time_s"] <= 1.02 * compiled["time_s"], row["case"]
+
+
+# A whole decode step, by how it is launched ---------------------------------------------------------------------------
+
+
+def a_step(version, **case):
+    found = records.load("h200-sxm", "decode_step").select(version, **{"B": 1, "L": 4096} | case)
+    (row,) = [row for row in found if "tuned" not in row["case"]]
+    return row
+
+
+def test_kernels_of_a_step_are_those_of_its_layers():
+    """Per layer: 32 operations, and 3 kernels more that the libraries need; outside: 12, and one of the LM head."""
+    layers = 32
+    assert a_step("eager")["launches"] == layers * (32 + 3) + 12 + 1
+    # Compiled: 4 products, 2 sums of split products, attention in 2, and 6 fused kernels; embedding, head, head's one.
+    assert a_step("compiled")["launches"] == layers * 14 + 3
+    # Ours: norm and product, rotation, two of attention, three products; embedding and head; and the token's copy.
+    for length in (1024, 4096, 32768):
+        assert a_step("triton", L=length)["launches"] == layers * 7 + 2 + 1
+    # A graph takes no kernel away: the token is copied to where it looks for it.
+    assert a_step("graph")["launches"] == a_step("eager")["launches"] + 1
+    assert a_step("reduce_overhead")["launches"] == a_step("compiled")["launches"] + 1
+
+
+def test_what_each_way_to_launch_a_step_gains():
+    ways = ("eager", "compiled", "reduce_overhead", "graph", "triton")
+    wall = {name: a_step(name)["wall_s"] for name in ways}
+    gpu = {name: a_step(name)["time_s"] for name in ways}
+    # Launched one by one, the host is the limit; no less than the launch floor, which cheaper kernels set.
+    floor_s = ceilings("h200-sxm")["launch eager"].rate
+    for name in ("eager", "compiled"):
+        assert wall[name] >= a_step(name)["launches"] * floor_s
+        assert wall[name] > 1.4 * gpu[name]
+    for name in ("graph", "reduce_overhead", "triton"):
+        assert wall[name] <= 1.05 * gpu[name]
+    demand = EXPERIMENTS["decode_step"].demand(a_step("triton")["case"], "triton")
+    bound_s = demand.traffic["hbm"] / ceilings("h200-sxm")["read"].rate
+    assert bound_s < min(gpu.values())
+    assert 1.15 * gpu["triton"] <= min(gpu[name] for name in ways if name != "triton")
+    assert bound_s >= 0.84 * gpu["triton"]
+
+
+def test_a_longer_context_costs_its_bytes_and_some_more():
+    short, long = a_step("triton", L=1024), a_step("triton", L=32768)
+    need = [EXPERIMENTS["decode_step"].demand(row["case"], "triton").traffic["hbm"] for row in (short, long)]
+    bytes_s = (need[1] - need[0]) / ceilings("h200-sxm")["read"].rate
+    assert bytes_s < long["time_s"] - short["time_s"] < 1.25 * bytes_s
