@@ -59,10 +59,10 @@ def read_latex(text, symbols):
     # A symbol becomes @ and its number, which no other symbol's name can be a part of.
     for name, symbol in sorted(((sympy.latex(s), s) for s in symbols), key=lambda pair: -len(pair[0])):
         text = re.sub(rf"(?<![\w\\]){re.escape(name)}(?![\w}}])|{re.escape(name)}(?=}})", f" @{symbol.rank} ", text)
+    text = re.sub(r"\^\{([^{}]*)\}", r"**(\1)", text)
     fraction = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
     while fraction.search(text):
         text = fraction.sub(r" ((\1)/(\2)) ", text)
-    text = re.sub(r"\^\{([^{}]*)\}", r"**(\1)", text)
     tokens = re.findall(r"@\d+|\w+\(|\d+|\*\*|[-+/(),]", text)
     product = "".join(
         token + ("*" if re.fullmatch(r"@?\d+|\)", token) and re.match(r"@|\d|\(|\w+\(", following) else "")
@@ -124,8 +124,9 @@ def test_compulsory_bytes_equal_the_sizes_of_real_tensors():
         "gemm_waves": nbytes((M, K), (K, N), (M, N)),
         "attention_prefill": nbytes((2, 8, 64, 16), (2, 2, 64, 16), (2, 2, 64, 16), (2, 8, 64, 16)),
         "attention_decode": nbytes((2, 8, 1, 16), (2, 2, 64, 16), (2, 2, 64, 16), (2, 8, 1, 16)),
+        "attention_tile": nbytes(*[(64, 16)] * 4) / 8,  # one of 2 by 4 tiles of a head
     }
-    values = dict(n=n, k=4, M=M, N=N, K=K, R=R, C=C, B=2, L=64, h=8, h_kv=2, d_h=16, b=BF16)
+    values = dict(n=n, k=4, M=M, N=N, K=K, R=R, C=C, B=2, L=64, h=8, h_kv=2, d_h=16, b=BF16, B_M=32, B_N=16)
     tested = expected.keys() | PART_SHAPES.keys() | {"step"}  # the sum of a model's parts: tests/test_step.py
     assert tested == WORKLOADS.keys(), "a workload without a byte test"
     for name, count in expected.items():
@@ -404,3 +405,146 @@ def test_mathml_tokens_join_to_the_whole_formula():
     assert [token[0] for token in tokens if isinstance(token, list)] == ["b", "B", "d_h", "L", "h_kv", "h"]
     joined = "".join(token if isinstance(token, str) else token[1] for token in tokens)
     assert joined == ledger._mathml(WORKLOADS["attention_decode"].traffic["hbm"].expr)
+
+
+# A tile of attention. Rates are per clock and SM, so that seconds are clocks: matrix FLOP, exponentials, vector FLOP.
+A100 = dict(P=2048, P_exp=16, P_v=128)
+H100 = dict(P=4096, P_exp=16, P_v=256)
+H100_FP8 = H100 | dict(P=8192)
+B200 = dict(P=8192, P_exp=16, P_v=256)
+
+
+def tile_clocks(rates, **sizes):
+    """Return the clocks that each unit needs for a tile of 128 queries, 128 keys and heads of 128."""
+    work = WORKLOADS["attention_tile"].work
+    amounts = {unit: formula(**dict(B_M=128, B_N=128, d_h=128) | sizes) for unit, formula in work.items()}
+    peaks = {"tensor": rates["P"], "exp": rates["P_exp"], "vector": rates["P_v"]}
+    return {unit: ledger.COMPUTE_TIME.numpy(amounts[unit], peaks[unit]) for unit in work}
+
+
+def test_flashattention_3_finds_half_the_time_of_the_products_in_the_exponentials():
+    """Its section 3: 989 TFLOP/s of products, 3.9 of special functions, 512 times as many FLOP at heads of 128."""
+    work = WORKLOADS["attention_tile"].work
+    amounts = {unit: formula(B_M=128, B_N=128, d_h=128) for unit, formula in work.items()}
+    assert amounts["tensor"] / amounts["exp"] == 512
+    assert amounts["exp"] / 3.9e12 / (amounts["tensor"] / 989e12) == pytest.approx(0.5, abs=0.01)
+    assert amounts["exp"] / 3.9e12 / (amounts["tensor"] / 1979e12) == pytest.approx(1, abs=0.01)  # in FP8
+
+
+@pytest.mark.parametrize(
+    ("rates", "d_h", "tensor", "exp"),
+    [
+        # Clocks per score: 4 d_h over the rate of the products, and a sixteenth. FlashAttention-4, section 2.2, has
+        # 512 / 8192 = 1/16 for the B200.
+        (A100, 64, 0.125, 0.0625),
+        (A100, 128, 0.25, 0.0625),
+        (H100, 64, 0.0625, 0.0625),
+        (H100, 128, 0.125, 0.0625),
+        (H100, 256, 0.25, 0.0625),
+        (H100_FP8, 128, 0.0625, 0.0625),
+        (B200, 64, 0.03125, 0.0625),
+        (B200, 128, 0.0625, 0.0625),
+    ],
+)
+def test_clocks_of_a_tile_equal_the_papers(rates, d_h, tensor, exp):
+    clocks = tile_clocks(rates, d_h=d_h)
+    assert (clocks["tensor"], clocks["exp"]) == (128 * 128 * tensor, 128 * 128 * exp)
+    assert clocks["exp"] / clocks["tensor"] == ledger.EXP_OVER_MMA(P=rates["P"], d_h=d_h, P_exp=16)
+
+
+def test_the_rest_of_a_tile_equals_a_count_of_slots():
+    """One tile of scores and of the output, element by element; a conversion makes two numbers."""
+    B_M, B_N, d_h, slots = 3, 8, 5, 0
+    for _query in range(B_M):
+        for key in range(B_N):
+            slots += len(("maximum", "scale and subtract", "sum"))
+            slots += key % 2  # converted with its neighbour
+        slots += d_h  # the output so far, scaled to the new maximum
+    assert WORKLOADS["attention_tile"].work["vector"](B_M=B_M, B_N=B_N, d_h=d_h) == 2 * slots
+
+
+def test_the_rest_of_a_tile_is_what_a_compiled_kernel_executes():
+    """The book's Hopper kernel has, per thread and tile of 64 scores and 64 elements of the output, of each of
+    maxima, sums and products 68, 66 scalings with subtraction and 32 conversions, besides 16 MMAs and 66 exponentials.
+    """
+    executed = 3 * 68 + 66 + 32
+    counted = WORKLOADS["attention_tile"].work["vector"](B_M=64, B_N=128, d_h=128) / 2 / 128  # 128 threads
+    assert counted == 64 * 3.5 + 64 and counted == pytest.approx(executed, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rates", "d_h", "rest", "serial_share", "overlap_share"),
+    [
+        # By hand, with B_N = 128, in units of the products' time. The rest is (7 + 2 d_h / 128) / (rate of the vector
+        # units) clocks per score: 9/128 on the A100 and 9/256 else for d_h = 128, 8/128 and 8/256 for d_h = 64.
+        (A100, 64, 1 / 2, 1 / (1 + 1 / 2 + 1 / 2), 1),
+        (A100, 128, 9 / 32, 1 / (1 + 1 / 4 + 9 / 32), 1),
+        (H100, 64, 1 / 2, 1 / (1 + 1 + 1 / 2), 1),
+        (H100, 128, 9 / 32, 1 / (1 + 1 / 2 + 9 / 32), 1),
+        (H100_FP8, 64, 1, 1 / (1 + 2 + 1), 1 / 2),
+        (H100_FP8, 128, 9 / 16, 1 / (1 + 1 + 9 / 16), 1),
+        (B200, 64, 1, 1 / (1 + 2 + 1), 1 / 2),
+        (B200, 128, 9 / 16, 1 / (1 + 1 + 9 / 16), 1),
+    ],
+)
+def test_shares_of_the_matrix_peak(rates, d_h, rest, serial_share, overlap_share):
+    sizes = dict(B_M=192, B_N=128, d_h=d_h)
+    clocks = tile_clocks(rates, **sizes)
+    assert clocks["vector"] / clocks["tensor"] == pytest.approx(rest)
+    assert ledger.TILE_SERIAL_TIME(**sizes, **rates) == pytest.approx(sum(clocks.values()))
+    assert ledger.TILE_OVERLAP_TIME(**sizes, **rates) == pytest.approx(max(clocks.values()))
+    shares = {name: value for name, value in sizes.items() if name != "B_M"} | rates
+    assert ledger.TILE_SERIAL_SHARE(**shares) == pytest.approx(serial_share)
+    assert ledger.TILE_OVERLAP_SHARE(**shares) == pytest.approx(overlap_share)
+
+
+def test_perfect_overlap_gains_most_where_no_unit_leads():
+    sizes = dict(B_M=128, B_N=128, d_h=128)
+    gain = {
+        name: ledger.TILE_SERIAL_TIME(**sizes, **rates) / ledger.TILE_OVERLAP_TIME(**sizes, **rates)
+        for name, rates in {"A100": A100, "H100": H100, "H100 FP8": H100_FP8, "B200": B200}.items()
+    }
+    by_hand = {"A100": 1 + 1 / 4 + 9 / 32, "H100": 1 + 1 / 2 + 9 / 32, "H100 FP8": 1 + 1 + 9 / 16, "B200": 2 + 9 / 16}
+    assert gain == pytest.approx(by_hand)
+
+
+def test_the_tiles_of_a_head_add_up_to_its_attention():
+    L, B_M, B_N = 4096, 128, 64
+    values = dict(L=L, d_h=128, b=BF16)
+    tiles = (L // B_M) * (L // B_N)
+    tile, whole = WORKLOADS["attention_tile"], WORKLOADS["attention_prefill"]
+    one_head = dict(B=1, h=1, h_kv=1, c=1)
+    assert tiles * tile.flop(**values, B_M=B_M, B_N=B_N) == whole.flop(**values, **one_head)
+    assert tiles * tile.traffic["hbm"](**values, B_M=B_M, B_N=B_N) == whole.traffic["hbm"](**values, **one_head)
+    assert tiles * tile.launches(**values, B_M=B_M, B_N=B_N) == 1
+    from_l2 = sum(nbytes((B_M, 128), (B_M, 128), (L, 128), (L, 128)) for _block in range(L // B_M))
+    assert tiles * tile.traffic["l2"](**values, B_M=B_M, B_N=B_N) == from_l2
+
+
+@pytest.mark.parametrize(("B", "h", "L"), [(1, 16, 16384), (8, 16, 2048), (1, 1, 100), (3, 7, 1000)])
+def test_blocks_of_queries_fill_the_sms(B, h, L):
+    """FlashAttention-2 has a program for each block of queries, FlashAttention-1 one for each head."""
+    n_sm, B_M = 108, 128
+
+    def filled(programs):
+        queries, clocks = 0, 0
+        while programs:
+            queries, clocks = queries + sum(programs[:n_sm]), clocks + max(programs[:n_sm])
+            programs = programs[n_sm:]
+        return queries / (n_sm * clocks)
+
+    blocks = [B_M] * (L // B_M) + ([L % B_M] if L % B_M else [])
+    whole = [B_M] * len(blocks)  # the last block of a head takes as long as a full one
+    share = ledger.BLOCKS_FILLED_SHARE(B=B, h=h, L=L, B_M=B_M, n_SM=n_sm)
+    assert share == pytest.approx(filled(whole * B * h) * sum(blocks) / sum(whole))
+    assert ledger.HEADS_FILLED_SHARE(B=B, h=h, n_SM=n_sm) == pytest.approx(filled([L] * B * h))
+    # The same blocks are the tiles of a matrix of L rows and a column for each head.
+    waves = ledger.WAVES(M=L, N=B * h, B_M=B_M, B_N=1, n_SM=n_sm)
+    assert share == pytest.approx(B * h * L / (B_M * n_sm * waves))
+
+
+def test_one_long_sequence_leaves_flashattention_1_idle():
+    """16 heads on the 108 SMs of an A100: 16 programs of one kind, 2048 in 19 waves of the other."""
+    assert ledger.HEADS_FILLED_SHARE(B=1, h=16, n_SM=108) == pytest.approx(16 / 108)
+    share = ledger.BLOCKS_FILLED_SHARE(B=1, h=16, L=16384, B_M=128, n_SM=108)
+    assert share == pytest.approx(2048 / (19 * 108))

@@ -1,5 +1,6 @@
 """Scenarios and the widget's Python side; the front end is tested in tests/browser."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -12,7 +13,7 @@ from rooflab.hardware import devices
 from rooflab.roofline import Roofline, ceilings
 from rooflab.widgets import Dot, RooflineExplorer, Scenario, ScenarioError, Slider, powers_of_two, roofline_scenario
 from rooflab.widgets.explorer import module_source, site_script
-from rooflab.widgets.scenarios import fusion_scenario, launch_scenario
+from rooflab.widgets.scenarios import fusion_scenario, launch_scenario, tile_budget_scenario
 
 N = Slider("n", "size n", powers_of_two(64, 4096), 1024)
 GEMV = Dot("GEMV", "gemv", {"M": "n", "K": "n", "b": "dtype"})
@@ -184,3 +185,77 @@ def test_a_scenario_takes_a_readers_own_devices():
     assert explorer.bounds()[0].roof.rate == 1e12
     with pytest.raises(traitlets.TraitError, match="unknown device 'h100-sxm'; choose from mine"):
         explorer.device = "h100-sxm"
+
+
+TILE_PAGE = tile_budget_scenario()
+
+
+def tile_times(gpu, dtype, **sizes):
+    """Return the bound of the tile page's dot under the roofs that the page shows, and its times by roof."""
+    line = Roofline.of(gpu, dtype)
+    line = dataclasses.replace(line, roofs=(*line.roofs, *TILE_PAGE.unit_roofs(gpu)))
+    (demand,) = TILE_PAGE.demands(dtype, **sizes)
+    bound = line.bound(demand)
+    return bound, {roof.key: time for roof, time in bound.time_by_roof.items() if roof.key != "hbm"}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "d_h", "exp_over_mma"),
+    [
+        # Matrix FLOP per clock and SM over 16 exponentials, over 4 d_h: 2048, 4096 and 8192 in bf16.
+        ("a100-80gb-sxm", "bf16", 64, 0.5),
+        ("a100-80gb-sxm", "bf16", 128, 0.25),
+        ("h100-sxm", "bf16", 128, 0.5),
+        ("h100-sxm", "fp8", 128, 1.0),
+        ("h100-sxm", "fp8", 64, 2.0),
+        ("h200-sxm", "bf16", 64, 1.0),
+        ("h200-sxm", "fp8", 256, 0.5),
+        ("b200-hgx", "bf16", 128, 1.0),
+        ("b200-hgx", "fp8", 128, 2.0),
+    ],
+)
+def test_the_tile_page_shows_a_third_roof(name, dtype, d_h, exp_over_mma):
+    bound, times = tile_times(devices()[name], dtype, d_h=d_h)
+    assert times["exp"] / times["tensor"] == pytest.approx(exp_over_mma, rel=0.01)
+    leads = "exp" if exp_over_mma > 1.01 else "tensor"
+    assert bound.roof.key == leads or exp_over_mma == 1
+
+
+def test_fp8_halves_the_products_and_leaves_the_exponentials():
+    card = devices()["h100-sxm"]
+    (_, bf16), (_, fp8) = tile_times(card, "bf16"), tile_times(card, "fp8")
+    assert fp8["tensor"] == pytest.approx(bf16["tensor"] / 2, rel=1e-3)
+    assert (fp8["exp"], fp8["vector"]) == (bf16["exp"], bf16["vector"])
+
+
+def test_only_the_tile_page_has_exponential_roofs():
+    for scenario in (TILE_PAGE, roofline_scenario(), fusion_scenario(), launch_scenario()):
+        roofs = {
+            roof["key"] for card in scenario.state()["devices"] for rows in card["compute"].values() for roof in rows
+        }
+        assert ("exp" in roofs) == (scenario is TILE_PAGE), scenario.id
+        assert scenario.state()["serial"] == (scenario is TILE_PAGE)
+
+
+def test_the_tile_page_keeps_to_its_axes_and_the_ledgers_serial_time():
+    from rooflab import ledger
+
+    ends = [(slider.values[0], slider.values[-1]) for slider in TILE_PAGE.sliders]
+    for card in TILE_PAGE.devices:
+        for dtype, sizes in itertools.product(card.dtypes("tensor"), itertools.product(*ends)):
+            state = dict(zip(("d_h", "B_M", "B_N", "L"), sizes, strict=True))
+            bound, times = tile_times(card, dtype, **state)
+            assert TILE_PAGE.x_range[0] < bound.demand.intensity_flop_per_byte() < TILE_PAGE.x_range[1]
+            assert TILE_PAGE.y_range[0] < bound.attainable_flop_per_s < TILE_PAGE.y_range[1]
+            rates = {"P": card.peak_flop_per_s(dtype, "tensor"), "P_exp": card.peak_flop_per_s("fp32", "exp")}
+            rates |= {"P_v": card.peak_flop_per_s("fp32", "vector")}
+            serial = ledger.TILE_SERIAL_TIME(**{k: v for k, v in state.items() if k != "L"}, **rates)
+            assert sum(times.values()) == pytest.approx(serial)
+
+
+@pytest.mark.parametrize("card", TILE_PAGE.devices, ids=lambda card: card.id)
+def test_the_tile_explorer_has_the_pages_roofs(card):
+    explorer = RooflineExplorer(TILE_PAGE, device=card.id)
+    expected, _ = tile_times(card, "bf16")
+    assert explorer.bounds()[0].time_by_roof == expected.time_by_roof
+    assert "Sliders need JavaScript" in explorer.static_html()

@@ -86,6 +86,7 @@ n_SM = Var("n_SM", 1, "streaming multiprocessors of a GPU")
 p_clk = Var("p_clk", FLOP, "operations that one unit, such as an SM, completes per clock")
 f_clk = Var("f_clk", 1 / second, "clock")
 P_exp = Var("P_exp", FLOP / second, "peak rate of exponentials, each counted as 1 FLOP")
+P_v = Var("P_v", FLOP / second, "peak rate of the vector units")
 n_launch = Var("n_launch", launch, "kernel launches")
 t_launch = Var("t_launch", second / launch, "least time per kernel launch")
 
@@ -604,16 +605,52 @@ _define(
     assumes="each SM computes one whole tile per wave; the last wave costs as much as a full one",
 )
 
+# A tile of attention: the scores of B_M queries and B_N keys of one head, and what they add to the output.
+# For each score the vector units take a maximum, scale and subtract, add up, and convert, two numbers at once; for each
+# element of the output, one product. Each of these takes the slot of a multiply-add, and so counts 2 FLOP.
+_TILE_MMA, _TILE_EXP = 4 * B_M * B_N * d_h * FLOP, B_M * B_N * FLOP
+_TILE_VECTOR = 2 * B_M * (sympy.Rational(7, 2) * B_N + d_h) * FLOP
+_TILE_TIMES = (_TILE_MMA / P, _TILE_EXP / P_exp, sympy.expand(_TILE_VECTOR) / P_v)
+WORKLOADS["attention_tile"] = Workload(
+    "attention_tile",
+    "one tile of attention",
+    {
+        "tensor": Formula("attention_tile_flop", _TILE_MMA, FLOP),
+        "exp": Formula("attention_tile_exp", _TILE_EXP, FLOP),
+        "vector": Formula("attention_tile_vector", sympy.expand(_TILE_VECTOR), FLOP),
+    },
+    {
+        "hbm": Formula("attention_tile_bytes_hbm", 4 * b * d_h * B_M * B_N / L * element, byte),
+        "l2": Formula("attention_tile_bytes_l2", 2 * b * d_h * B_N * (1 + B_M / L) * element, byte),
+    },
+    Formula("attention_tile_launches", B_M * B_N / L**2 * launch, launch),
+    "two products; one exponential for each score; maximum, scale and subtract, sum and half a conversion for each "
+    "score and one product for each element of the output, each as the multiply-add whose slot it takes; the tile's "
+    "share of a head's Q, K, V and O from main memory, and from L2 its K and V and its share of Q and O",
+)
+
 ALL_REDUCE_BYTES = Formula("all_reduce_bytes", 2 * B * s * d * (n_gpu - 1) / n_gpu * b_a * element, byte)
 LINEAR_RIDGE_TOKENS = Formula("linear_ridge_tokens", P / beta * b_w * element / (2 * FLOP), sympy.Integer(1))
 UNIT_PEAK = Formula("unit_peak", n_SM * p_clk * f_clk, FLOP / second)
 # Attention multiplies 4 d_h FLOP and takes one exponential for each score.
 EXP_OVER_MMA = Formula("exp_over_mma", P / (4 * d_h * P_exp), sympy.Integer(1))
+# How long a tile takes: each unit after the other, or all at once; and what share of the matrix peak that leaves.
+TILE_SERIAL_TIME = Formula("tile_serial_time", sum(_TILE_TIMES), second)
+TILE_OVERLAP_TIME = Formula("tile_overlap_time", Max(*_TILE_TIMES), second)
+_OVER_MMA = [sympy.cancel(time / _TILE_TIMES[0]) for time in _TILE_TIMES]
+TILE_SERIAL_SHARE = Formula("tile_serial_share", 1 / sum(_OVER_MMA), sympy.Integer(1))
+TILE_OVERLAP_SHARE = Formula("tile_overlap_share", Min(*(1 / each for each in _OVER_MMA)), sympy.Integer(1))
 TILES = Formula("tiles", _TILES, sympy.Integer(1))
 WAVES = Formula("waves", ceiling(_TILES / n_SM), sympy.Integer(1))
 FILLED_SHARE = Formula("filled_share", M * N / (B_M * B_N * n_SM * ceiling(_TILES / n_SM)), sympy.Integer(1))
+# Attention with one program per SM at a time: a program for each block of B_M queries of each head, or for each head.
+_PROGRAMS = {M: L, ceiling(N / B_N): B * h, N: B * h, B_N: 1}
+BLOCKS_FILLED_SHARE = Formula("blocks_filled_share", FILLED_SHARE.quantity.subs(_PROGRAMS), sympy.Integer(1))
+HEADS_FILLED_SHARE = Formula("heads_filled_share", BLOCKS_FILLED_SHARE.quantity.subs(B_M, L), sympy.Integer(1))
 # A kernel that moves this many bytes takes as long in memory as its launch.
 BREAK_EVEN_BYTES = Formula("break_even_bytes", beta * t_launch, byte / launch)
 
 _OTHERS = (ALL_REDUCE_BYTES, LINEAR_RIDGE_TOKENS, UNIT_PEAK, EXP_OVER_MMA, TILES, WAVES, FILLED_SHARE, BREAK_EVEN_BYTES)
+_OTHERS += (TILE_SERIAL_TIME, TILE_OVERLAP_TIME, TILE_SERIAL_SHARE, TILE_OVERLAP_SHARE)
+_OTHERS += (BLOCKS_FILLED_SHARE, HEADS_FILLED_SHARE)
 OTHERS = {f.name: f for f in _OTHERS}

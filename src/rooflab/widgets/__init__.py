@@ -13,6 +13,7 @@ from .scenarios import (
     launch_scenario,
     prefill_scenario,
     roofline_scenario,
+    tile_budget_scenario,
     waves_scenario,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
     "roofline_scenario",
     "site_css",
     "site_script",
+    "tile_budget_scenario",
     "waves_scenario",
 ]

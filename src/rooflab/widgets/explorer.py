@@ -184,7 +184,9 @@ class RooflineExplorer(anywidget.AnyWidget):
 
     def _roofline(self) -> Roofline:
         launch = None if self.launch in ("none", "slider") else self.launch
-        line = Roofline.of(self._devices[self.device], self.dtype, measured=self.basis == "measured", launch=launch)
+        card = self._devices[self.device]
+        line = Roofline.of(card, self.dtype, measured=self.basis == "measured", launch=launch)
+        line = dataclasses.replace(line, roofs=(*line.roofs, *self._scenario.unit_roofs(card)))
         if self.launch != "slider":
             return line
         floor = Roof(LAUNCH, "launch", getattr(self, self._scenario.launch), "launch, as set")

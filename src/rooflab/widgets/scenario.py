@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from .. import ledger
 from ..hardware import Device, devices
-from ..roofline import COMPUTE, MEMORY, ceilings, device_roofs, measured_roofs
+from ..roofline import COMPUTE, MEMORY, Roof, ceilings, device_roofs, measured_roofs
 from ..units import DTYPE_BYTES
 
 
@@ -119,6 +119,7 @@ class Scenario:
     `pairs` are dots whose time bounds are compared: the first one's time over the second one's.
     `totals` are sums of dots' time bounds; `crossings` name a dot and the slider that takes it over the ridge.
     `launch` names the slider that holds the seconds per launch; the launch floor then starts as set by it.
+    With `serial`, the page also shows what the compute units take one after another.
     """
 
     id: str
@@ -132,6 +133,7 @@ class Scenario:
     totals: tuple[Total, ...] = ()
     crossings: tuple[tuple[int, str], ...] = ()
     launch: str = ""
+    serial: bool = False
     devices: tuple[Device, ...] = field(default_factory=lambda: tuple(devices().values()))
     x_range: tuple[float, float] = (0.1, 1e5)
     y_range: tuple[float, float] = (1e8, 1e16)
@@ -188,6 +190,13 @@ class Scenario:
         start = {"device": self.device, "dtype": self.dtype, "basis": "paper", "launch": launch, "active": 0}
         return start | {slider.name: slider.start for slider in self.sliders}
 
+    def unit_roofs(self, device: Device) -> tuple[Roof, ...]:
+        """Return the roof of the exponential units, on a page with a dot that counts exponentials."""
+        counted = any("exp" in ledger.WORKLOADS[dot.workload].work for dot in self.dots)
+        if not (counted and "fp32" in device.dtypes("exp")):
+            return ()
+        return (Roof(COMPUTE, "exp", device.peak_flop_per_s("fp32", "exp"), "exponential units"),)
+
     def demands(self, dtype: str, **parameters) -> list[ledger.Demand]:
         """Return one demand a dot, for slider values given by name (defaults where not given)."""
         sources = self.sources(dtype, **parameters)
@@ -199,7 +208,7 @@ class Scenario:
 
     def state(self) -> dict:
         """Return what the front end needs, as JSON-ready data; formulas are named, not carried."""
-        shown = [_device_state(device) for device in self.devices]
+        shown = [_device_state(device, self.unit_roofs(device)) for device in self.devices]
         used = {name for device in shown for name in device["compute"]}
         names = {dot.workload for dot in self.dots}
         return {
@@ -219,19 +228,20 @@ class Scenario:
             "totals": [vars(total) | {"terms": [list(term) for term in total.terms]} for total in self.totals],
             "crossings": [list(each) for each in self.crossings],
             "launch": self.launch,
+            "serial": self.serial,
             "x_range": list(self.x_range),
             "y_range": list(self.y_range),
             "defaults": self.defaults(),
         }
 
 
-def _device_state(device: Device) -> dict:
+def _device_state(device: Device, unit_roofs: tuple[Roof, ...]) -> dict:
     """Return a device as the front end needs it: compute roofs by dtype, memory roofs, launch floors, on both bases."""
     compute: dict[str, list] = {}
     memory: dict[tuple, dict] = {}
     measured = ceilings(device.id)
     for dtype in device.dtypes("tensor"):
-        roofs = device_roofs(device, dtype)
+        roofs = [*device_roofs(device, dtype), *unit_roofs]
         if {f"gemm {dtype}", "copy"} <= measured.keys():
             roofs += measured_roofs(device, dtype).values()
         compute[dtype] = [vars(roof) for roof in roofs if roof.kind == COMPUTE]

@@ -234,6 +234,27 @@ def waves_scenario() -> Scenario:
     )
 
 
+def tile_budget_scenario() -> Scenario:
+    """Return section 7's page: one tile of attention, its products, its exponentials and the rest of its softmax."""
+    cards = (devices()[name] for name in ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200-hgx"))
+    sizes = {name: name for name in ("d_h", "B_M", "B_N", "L")}
+    return Scenario(
+        id="tile_budget",
+        title="The time budget of a tile",
+        sliders=(
+            Slider("d_h", "head dimension", (64, 128, 256), 128),
+            Slider("B_M", "queries in a tile", (64, 128, 192, 256), 128),
+            Slider("B_N", "keys in a tile", (32, 64, 128, 192, 256), 128),
+            Slider("L", "context L", powers_of_two(512, 131072), 8192),
+        ),
+        dots=(Dot("one tile of attention", "attention_tile", sizes | {"b": "dtype"}),),
+        serial=True,
+        devices=tuple(card for card in cards if "fp32" in card.dtypes("exp")),
+        x_range=(1, 1e6),
+        y_range=(1e12, 1e16),
+    )
+
+
 def both_scenario() -> Scenario:
     """Return section 2's last page: decode and prefill of one model on one roofline."""
     sizes = {name: f"model.{name}" for name in ("d", "h", "d_h", "d_ff", "V", "n_layers")} | {"h_kv": "model.h/g"}

@@ -74,6 +74,10 @@ function evaluate(scenario, state) {
       if (time > result.time) Object.assign(result, { time, roof });
     }
     result.attainable = result.flop / result.time;
+    // What the other units allow, in operations of the first: a roof that moves with the workload.
+    result.scaled = {};
+    for (const key of Object.keys(workload.work)) if (key !== unit) result.scaled[key] = result.flop / count(workload.work[key]);
+    result.serial = result.times.reduce((sum, [roof, time]) => sum + (roof.kind === "compute" ? time : 0), 0);
     return result;
   });
   const totals = scenario.totals.map((total) => {
@@ -356,19 +360,28 @@ function render({ model, el }) {
 
   let drawnRoofs = "";
   let measuredLines = "";
-  function drawRoofs(state, device, compute) {
-    const key = [state.device, state.dtype, state.basis].join();
+  function drawRoofs(state, device, stated, scaled) {
+    const key = [state.device, state.dtype, state.basis, JSON.stringify(scaled)].join();
     if (key === drawnRoofs) return;
     drawnRoofs = key;
     roofLayer.replaceChildren();
     const edge = scenario.x_range;
     const memory = device.memory;
+    const compute = stated.map((roof) => ({ ...roof, rate: roof.rate * (scaled[roof.key] ?? 1) })).sort((a, b) => b.rate - a.rate);
+    let above = -Infinity;
     // A compute roof starts where the fastest memory of its basis meets it.
     for (const roof of compute) {
       const feeds = memory.filter((each) => each.basis === roof.basis).map((each) => each.rate);
       const start = Math.max(edge[0], FORMULAS.ridge.call(roof.rate, Math.max(...feeds)));
       roofLayer.append(node("path", { class: `rooflab-roof rooflab-${roof.basis}`, d: `M${x(start)} ${y(roof.rate)}H${x(edge[1])}` }));
-      if (roof.basis === "paper") roofLayer.append(node("text", { x: BOX.width - BOX.right - 4, y: y(roof.rate) - 5, "text-anchor": "end" }, named(roof, "FLOP/s")));
+      if (roof.basis !== "paper") continue;
+      if (roof.key in scaled) {
+        // These roofs may lie close together, so their names stand one below the other, left of them.
+        above = Math.max(y(roof.rate) + 4, above + 15);
+        roofLayer.append(node("text", { x: x(start) - 2 - (above - y(roof.rate)), y: above, "text-anchor": "end" }, named(roof, "FLOP/s")));
+      } else {
+        roofLayer.append(node("text", { x: BOX.width - BOX.right - 4, y: y(roof.rate) - 5, "text-anchor": "end" }, named(roof, "FLOP/s")));
+      }
     }
     for (const roof of memory) {
       const limits = compute.filter((each) => each.basis === roof.basis).map((each) => each.rate);
@@ -446,7 +459,7 @@ function render({ model, el }) {
     error.textContent = wrong || notice;
     if (wrong) return;
     const { device, compute, dots, totals, breakEven } = evaluate(scenario, state);
-    drawRoofs(state, device, compute);
+    drawRoofs(state, device, compute, dots[state.active].scaled ?? {});
     drawPoints(state);
     deviceMenu.value = state.device;
     dtypeMenu.value = state.dtype;
@@ -508,6 +521,9 @@ function render({ model, el }) {
       line("Q", dot.workload.traffic.hbm, dot.bytes, "B") +
       `<div><math><mi>I</mi><mo>=</mo>${plainMath(FORMULAS.intensity.math)}</math> <span>= ${si(dot.intensity, "FLOP/byte")}</span></div>` +
       (dot.problem ? "" : `<div><math><mi>t</mi><mo>≥</mo><mo>max</mo></math>(${dot.times.map(([roof, time]) => `${si(time, "s")} <small>${roof.label}</small>`).join(", ")}) = ${si(dot.time, "s")}</div>`) +
+      (scenario.serial && !dot.problem
+        ? `<p>One unit after another: ${dot.times.filter(([roof]) => roof.kind === "compute").map(([, time]) => si(time, "s")).join(" + ")} = ${si(dot.serial, "s")}, so ${si(dot.flop / dot.serial, "FLOP/s")}, ${si((100 * dot.flop) / dot.serial / dot.peak, "", 3)} % of the ${dot.times.find(([roof]) => roof.key === dot.unit)[0].label}; all at once ${si((100 * dot.attainable) / dot.peak, "", 3)} %.</p>`
+        : "") +
       (scenario.launch && breakEven !== null
         ? `<div>A launch takes as long as moving <math>${plainMath(FORMULAS.break_even_bytes.math)}</math> = ${si(breakEven, "B")}; here a kernel moves ${si(dot.bytes / dot.launches, "B")}.</div>`
         : "") +
