@@ -22,6 +22,9 @@ OTHERS = (
     "04-tensor-cores-fp8.ipynb",
     "05-gemm-stack.ipynb",
     "06-cuda-graph-triton-compile.ipynb",
+    "errata.ipynb",
+    "hardware.ipynb",
+    "notation.ipynb",
 )
 PROBES = {SECOND: "print('k is', explorer.k)"} | dict.fromkeys(OTHERS, "print('all', 'cells', 'ran')")
 PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind, 'binds')"
