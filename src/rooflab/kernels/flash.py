@@ -199,6 +199,15 @@ def fa2_backward(q, k, v, o, do, lse, causal, config=None):
 # Kernels -------------------------------------------------------------------------------------------------------------
 
 
+@triton.jit
+def place_of(blocks, heads, HEADS: tl.constexpr):
+    """Return this program's head and block: HEADS heads take turns, block after block."""
+    first = tl.program_id(0) // (blocks * HEADS) * HEADS
+    turn = tl.program_id(0) - first * blocks
+    size = min(heads - first, HEADS)
+    return first + turn % size, turn // size
+
+
 # One program: one head, all of its queries and keys.
 # Grid: B h programs; with fewer heads than SMs the others have nothing to do.
 # HBM traffic per program: K and V once; Q, O, l and m for each block of BLOCK_N keys, unless L2 holds them: fa1_bytes.
@@ -269,11 +278,7 @@ def fa2_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(L, BLOCK_M)
-    first = tl.program_id(0) // (blocks * HEADS) * HEADS
-    turn = tl.program_id(0) - first * blocks
-    size = min(heads - first, HEADS)
-    head = first + turn % size
-    block = turn // size
+    head, block = place_of(blocks, heads, HEADS)
     if CAUSAL:
         block = blocks - 1 - block
     start_m = block * BLOCK_M
@@ -336,11 +341,8 @@ def keys_values_kernel(
 ):  # fmt: skip
     scale2 = scale * LOG2E
     blocks = tl.cdiv(L, BLOCK_N)
-    first = tl.program_id(0) // (blocks * HEADS) * HEADS
-    turn = tl.program_id(0) - first * blocks
-    size = min(heads - first, HEADS)
-    head = first + turn % size
-    start_n = turn // size * BLOCK_N
+    head, block = place_of(blocks, heads, HEADS)
+    start_n = block * BLOCK_N
     offs_n = start_n + tl.arange(0, BLOCK_N)
     k = k_desc.load([head, start_n, 0]).reshape(BLOCK_N, D)
     v = v_desc.load([head, start_n, 0]).reshape(BLOCK_N, D)
@@ -384,11 +386,7 @@ def queries_kernel(
 ):  # fmt: skip
     scale2 = scale * LOG2E
     blocks = tl.cdiv(L, BLOCK_M)
-    first = tl.program_id(0) // (blocks * HEADS) * HEADS
-    turn = tl.program_id(0) - first * blocks
-    size = min(heads - first, HEADS)
-    head = first + turn % size
-    block = turn // size
+    head, block = place_of(blocks, heads, HEADS)
     if CAUSAL:
         block = blocks - 1 - block
     start_m = block * BLOCK_M
