@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 BUILT := _build/.built
 PORT ?= 8000
 
-SHELL_FILES := _config.yml book/_toc.yml $(wildcard book/_ext/*.py)
+SHELL_FILES := _config.yml book/_toc.yml tools/questions.py $(wildcard book/_ext/*.py)
 SOURCES := $(shell find book src/rooflab notebooks exercises solutions -type f \
 	-not -path '*/__pycache__/*' -not -path '*/.ipynb_checkpoints/*' 2>/dev/null)
 
@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The site shows the book's own records, whoever builds it and on whatever GPU.
 export ROOFLAB_REPLAY = 1
 
-.PHONY: book serve test lab sync sync-check lint clean
+.PHONY: book student-book serve print test lab course sync sync-check lint clean
 .DELETE_ON_ERROR:
 
 book: $(BUILT)
@@ -24,11 +24,22 @@ serve: book
 	@echo "Serving http://localhost:$(PORT)/ (stop with Ctrl-C)"
 	@$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
+student-book: book
+	@$(PY) tools/student_site.py
+
+print: book
+	@$(PY) tools/print_book.py
+
 test: book lint
 	$(PY) -m pytest
 
 lab: $(INSTALLED)
 	env -u ROOFLAB_REPLAY $(VENV)/bin/jupyter lab notebooks
+
+# Not in _build, which `make clean` removes: a course holds its gradebook.
+course: $(INSTALLED)
+	@test -n "$(COURSE)" || { echo "Say where the course goes: make course COURSE=../course"; exit 1; }
+	@$(PY) tools/course.py $(COURSE)
 
 sync: $(INSTALLED)
 	$(PY) tools/sync.py
@@ -39,6 +50,7 @@ sync-check: $(INSTALLED)
 lint: $(INSTALLED)
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m ruff format --check --quiet .
+	@$(PY) tools/check_spelling.py
 
 clean:
 	rm -rf $(VENV) _build

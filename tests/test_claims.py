@@ -28,6 +28,8 @@ GIVEN = {
     },
     # Where a slider is to be set.
     "06-cuda-graph-triton-compile": {"13 µs"},
+    # What cited papers state, and an answer that is wrong.
+    "07-flashattention-curve": {"40.3 GB", "4.4 GB", "95 %"},
     # What cited papers state.
     "errata": {"230 TFLOP/s", "335 TFLOP/s", "740 TFLOP/s", "840 TFLOP/s", "1.2 PFLOP/s", "1.3 PFLOP/s"},
     "04-tensor-cores-fp8": {"740 TFLOP/s", "840 TFLOP/s", "1.2 PFLOP/s", "1.3 PFLOP/s", "1.83 GHz", "4096 FLOP"},

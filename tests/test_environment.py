@@ -33,7 +33,8 @@ def name_of(requirement):
 
 
 def pins(lines):
-    return {name_of(line): line.split("==")[1].strip() for line in lines if "==" in line and not line.startswith("#")}
+    lines = [line.partition(";")[0] for line in lines if not line.startswith("#")]
+    return {name_of(line): line.split("==")[1].strip() for line in lines if "==" in line}
 
 
 CONSTRAINTS = pins((ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
@@ -63,6 +64,29 @@ def test_conda_has_the_same_versions():
     assert {"-c constraints.txt", "-e ."} <= set(CONDA_PIP)
     promised = {"jupyterlab", "jupytext", "numpy", "matplotlib", "ipywidgets", "torch", "triton", "sympy"}
     assert promised <= set(environment)
+
+
+def test_conda_file_is_what_repo2docker_reads():
+    """Binder builds from environment.yml at the root, unless a file that goes before it or hides it is there."""
+    hiding = ["binder", ".binder", "Dockerfile", "default.nix", "Project.toml", "Pipfile", "environment.yaml"]
+    assert [name for name in hiding if (ROOT / name).exists()] == []
+    written = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    assert set(written) == {"name", "channels", "dependencies"}, "a prefix is a path of one machine"
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", written["name"]) and written["channels"] == ["conda-forge"]
+    plain = [line for line in CONDA if isinstance(line, str)]
+    assert {re.fullmatch(r"[a-z]+(=[\d.]+)?", line)[0] for line in plain} >= {"pip", "make"}, "a build of one platform"
+    (python,) = [line.removeprefix("python=") for line in plain if line.startswith("python=")]
+    assert tuple(map(int, python.split("."))) >= tuple(
+        map(int, PROJECT["requires-python"].removeprefix(">=").split("."))
+    )
+
+
+def test_conda_leaves_out_on_other_platforms_what_pip_leaves_out():
+    def markers(lines):
+        return {name_of(line): line.partition(";")[2].strip() for line in lines if ";" in line}
+
+    asked = markers(line for lines in [PROJECT["dependencies"], *EXTRAS.values()] for line in lines)
+    assert asked and markers(CONDA_PIP) == asked
 
 
 def test_gpu_libraries_are_in_their_extra_only():

@@ -68,3 +68,16 @@ def test_a_timeline_shows_every_kernel_where_it_ran_and_overlaps_in_two_lanes():
     heights = [bar.get_y() for bar in bars]
     assert heights[1] < heights[0] == heights[2], "the second runs beside the first"
     assert len({bar.get_facecolor() for bar in bars}) == 3
+
+
+def test_a_timeline_of_the_units_of_a_tile():
+    """The units of a tile: the second track begins with nothing at 0, so that its first bar keeps its place."""
+    tracks = {"one": [("products", 0.0, 2e-6), ("rest", 2e-6, 1e-6)], "two": [("rest", 0, 0), ("products", 2e-6, 2e-6)]}
+    (ax,) = figures.timeline_figure(tracks, 4e-6, ("products", "exponentials", "rest"), str).axes
+    bars = [bar for bar in ax.patches if bar.get_width() > 0]
+    assert [(bar.get_x(), bar.get_width()) for bar in bars] == [(0, 2), (2, 1), (2, 2)]
+    first, rest, second = (bar.get_facecolor() for bar in bars)
+    assert first == second != rest
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["products", "exponentials", "rest"]
+    # One lane each: what follows at once does not stand below.
+    assert bars[0].get_y() == bars[1].get_y()

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from rooflab import records
 from rooflab.kernels import KernelError, attention, check, flash
 from rooflab.kernels._triton import INTERPRETED
+from rooflab.ledger import WORKLOADS
+from rooflab.roofline import ceilings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16] if INTERPRETED else [torch.bfloat16, torch.float16]
@@ -206,3 +209,45 @@ def test_bytes_are_those_of_the_schedules(causal):
         rows = min(block_n, L - start_m)
         asked += rows * (2 * d_h * size + 4) + 2 * d_h * size * (start_m + rows if causal else L)
     assert flash.fa2_bytes(B, h, L, d_h, causal, size, block_n) == B * h * asked
+
+
+def test_fa1_time_has_the_limits_of_its_model():
+    def cycles(heads, L=256, causal=False, latency=1000, busy=0):
+        return flash.fa1_seconds(1, heads, L, causal, sms=4, clock=1, latency=latency, busy=busy)
+
+    # Two blocks of keys: 16 blocks of queries each, when causal 16 and 8; and a tile's time for each K and V.
+    assert cycles(4) == (32 + 2) * 1000 and cycles(4, causal=True) == (24 + 2) * 1000
+    # A pipe that takes no time is never in the way of a second program; one that takes all of it doubles the time.
+    assert cycles(8) == cycles(4)
+    assert cycles(8, busy=1000) == 2 * cycles(4)
+    assert cycles(4) < cycles(5, busy=500) == cycles(8, busy=500) < 2 * cycles(4)
+    # A third program begins when the first two are done.
+    assert cycles(9, busy=500) == cycles(8, busy=500) + cycles(4)
+    # Long sequences: four times for twice the length, half when causal.
+    assert cycles(4, L=16384) / cycles(4, L=8192) == pytest.approx(4, rel=0.01)
+    assert cycles(4, L=16384, causal=True) / cycles(4, L=16384) == pytest.approx(1 / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("L", [1024, 2048, 4096, 8192])
+def test_naive_time_is_predicted_from_bytes_and_one_product(L):
+    best = ceilings("h200-sxm")
+    copy, gemm = best["copy"].rate, best["gemm bf16"].rate
+    (row,) = records.load("h200-sxm", "attention").select("naive", L=L)
+    shape = {name: row["case"][name] for name in ("B", "h", "L", "d_h")}
+    assert flash.naive_seconds(**shape, bytes_per_s=copy, flop_per_s=gemm) == pytest.approx(row["time_s"], rel=0.15)
+    demand = WORKLOADS["attention_naive"].demand(**shape, b=2)
+    infinite = float("inf")
+    assert flash.naive_seconds(**shape, bytes_per_s=1, flop_per_s=infinite) == demand.traffic["hbm"]
+    assert flash.naive_seconds(**shape, bytes_per_s=infinite, flop_per_s=1) == demand.flop / 2
+    if L == 1024:
+        return  # its kernels were not counted one by one
+    # Each kernel alone: the first adds its product to its bytes, the last hides it.
+    heads = shape["B"] * shape["h"]
+    outer, square = 2 * 2 * heads * L * shape["d_h"], 2 * heads * L**2  # bytes: two operands of (L, d_h), and S or P
+    product = 2 * heads * L**2 * shape["d_h"] / gemm
+    expected = ((outer + square) / copy + product, 2 * square / copy, (outer + square) / copy)
+    measured = [kernel["time_s"] for kernel in row["counted"]]
+    assert measured == pytest.approx(expected, rel=0.2)
+    hidden = (expected[0] - product, expected[1], expected[2])
+    added = (expected[0], expected[1], expected[2] + product)
+    assert measured != pytest.approx(hidden, rel=0.2) and measured != pytest.approx(added, rel=0.2)

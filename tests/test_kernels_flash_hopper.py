@@ -14,59 +14,85 @@ import torch
 from rooflab import numerics
 from rooflab.kernels import KernelError, flash_hopper
 
-THREE, TWO, FP8_THREE = flash_hopper.THREE, flash_hopper.TWO, flash_hopper.FP8_THREE
 LENGTHS = (1, 64, 100, 128, 192, 333, 512, 1000, 2112)
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+WIDE = pytest.mark.parametrize("share", [0, 0.5, 1], ids=["narrow", "mixed", "wide"])  # of tiles of 192 rows
 
 
-def blocks_of(L, config):
-    return math.ceil(L / (64 * config["CONSUMERS"]))
+def wide_of(share, L):
+    return math.floor(share * (L // 192))
+
+
+def masked(L, causal):
+    return causal or L % 128 > 0
 
 
 # Schedule ------------------------------------------------------------------------------------------------------------
 
 
 @CAUSAL
-@pytest.mark.parametrize(("heads", "blocks", "group"), [(1, 1, 1), (5, 3, 2), (16, 86, 4), (7, 11, 100), (6, 4, 3)])
-def test_every_tile_is_taken_once(heads, blocks, group, causal):
-    count = heads * blocks
-    places = [flash_hopper.tile_at(tile, heads, blocks, group, causal) for tile in range(count)]
-    assert sorted(places) == sorted(itertools.product(range(heads), range(blocks)))
+@WIDE
+@pytest.mark.parametrize("group", [1, 2, 100])
+@pytest.mark.parametrize(("heads", "L"), [(1, 1), (5, 333), (3, 512), (7, 1000)])
+def test_every_row_is_in_one_tile(heads, L, group, share, causal):
+    wide = wide_of(share, L)
+    found = []
+    for tile in range(heads * flash_hopper.tiles_of(L, wide)):
+        head, rows = flash_hopper.tile_at(tile, heads, L, group, wide, causal)
+        assert len(rows) == 3 and rows == sorted(rows)
+        found += [(head, row) for first in rows for row in range(first, min(first + 64, L))]
+    assert sorted(found) == sorted(itertools.product(range(heads), range(L)))
 
 
-def test_free_choice_balances_causal_tiles_and_a_stride_does_not():
-    for L in (512, 1024, 2048, 4096, 8192, 16384):
-        for config, least in ((THREE, 0.86), (TWO, 0.88)):
-            free, stride = (
-                flash_hopper.efficiency(16 * 16384 // L, L, True, dict(config, TAIL=64, SCHEDULE=schedule))
-                for schedule in ("free", "stride")
-            )
-            assert least < free < 1 and free >= stride, (L, config, free, stride)
+def test_full_attention_has_its_narrow_tiles_last_and_causal_its_long_ones_first():
+    ends = [
+        flash_hopper.tile_at(tile, 4, 1000, 2, 2, False)[1][2] for tile in range(4 * flash_hopper.tiles_of(1000, 2))
+    ]
+    assert [end == 1000 for end in ends] == [False] * 8 + [True] * (len(ends) - 8)
+    places = [flash_hopper.tile_at(tile, 4, 1000, 2, 5, True) for tile in range(4 * flash_hopper.tiles_of(1000, 5))]
+    half = len(places) // 2
+    for group, heads in ((places[:half], {0, 1}), (places[half:], {2, 3})):
+        assert {head for head, _ in group} == heads
+        firsts = [rows[0] for _, rows in group]
+        assert firsts == sorted(firsts, reverse=True)
+
+
+@pytest.mark.parametrize("L", [4096, 16384])
+def test_the_last_wave_is_filled_with_narrow_tiles(L):
+    """Each of 132 SMs would have 1985.9 of 262,144 rows; 192 at a time some have 2112 or more, mixed 2060 or so."""
+    heads = 16 * 16384 // L
+    wide = flash_hopper.wide_of(heads, L, False, 132)
+    times = {each: flash_hopper.makespan(heads, L, each, 132) for each in (0, wide, L // 192)}
+    assert 0 < wide < L // 192 and times[wide] < 0.98 * min(times[0], times[L // 192])
+    assert 262144 / 132 < times[wide] < 1.06 * 262144 / 132
 
 
 # Masks ---------------------------------------------------------------------------------------------------------------
 
 
 @CAUSAL
-@pytest.mark.parametrize("config", [THREE, TWO], ids=["three", "two"])
+@WIDE
 @pytest.mark.parametrize("L", LENGTHS)
-def test_each_score_is_computed_once_and_only_masked_tiles_hold_others(L, config, causal):
-    wide, span = config["BLOCK_N"], 64 * config["CONSUMERS"]
-    seen = torch.zeros(blocks_of(L, config) * span, math.ceil(L / wide) * wide, dtype=torch.int)
+def test_each_score_is_computed_once_and_only_masked_tiles_hold_others(L, share, causal):
+    wide = wide_of(share, L)
+    seen = torch.zeros(L + 192, math.ceil(L / 128) * 128, dtype=torch.int)
     rows, keys = torch.arange(seen.shape[0])[:, None], torch.arange(seen.shape[1])
     keep = (rows >= keys) & (rows < L) if causal else (keys < L) & (rows < L)
-    for block in range(blocks_of(L, config)):
-        for consumer in range(config["CONSUMERS"]):
-            row = block * span + consumer * 64
-            needed, whole, masked = flash_hopper.spans(block, consumer, L, causal, config)
+    for tile in range(flash_hopper.tiles_of(L, wide)):
+        _, first, consumers = flash_hopper.place_of.fn(tile, 1, L, 1, wide, flash_hopper.tiles_of(L, wide), causal)
+        needed = flash_hopper.needed_of.fn(first, consumers, L, causal)
+        for row in flash_hopper.tile_at(tile, 1, L, 1, wide, causal)[1]:
+            whole = flash_hopper.whole_of.fn(row, L, causal)
+            assert whole + masked(L, causal) <= needed and (row < L or whole == 0)
+            if row == L:
+                continue
             mine = slice(row, row + 64)
-            # A row beyond L is computed too, if one of the 64 is not; it is not stored.
-            assert whole + masked <= needed and (row < L) == (whole + masked > 0)
-            seen[mine, : whole * wide] += 1
+            seen[mine, : whole * 128] += 1
             # Not masked, so all must belong to it.
-            assert keep[mine, : whole * wide][: max(L - row, 0)].all()
-            edge = slice(whole * wide, (whole + masked) * wide)
-            seen[mine, edge] += keep[mine, edge].int()
+            assert keep[mine, : whole * 128][: max(L - row, 0)].all()
+            if masked(L, causal):
+                edge = slice(whole * 128, whole * 128 + 128)
+                seen[mine, edge] += keep[mine, edge].int()
     assert torch.equal(seen[:L] > 0, keep[:L]) and seen.max() == 1
 
 
@@ -89,45 +115,42 @@ class Barrier:
         return self.phase % 2 != parity
 
 
-def simulate(heads, L, causal, config, programs, order):
+def simulate(heads, L, causal, wide, programs, order, slots=4):
     """Run the kernel's waits and arrivals with threads in random order; return what each consumer found, per program.
 
-    It follows `produce_tiles` and `consume` line by line; places and spans are those of the kernel.
+    It follows `produce` and `consume` line by line; places and spans are those of the kernel.
     """
-    consumers, slots, overlap = config["CONSUMERS"], config["SLOTS"], config["OVERLAP"]
-    blocks = blocks_of(L, config)
-    count, group = heads * blocks, flash_hopper.group_of(L, 128, causal)
+    tiles, group = flash_hopper.tiles_of(L, wide), flash_hopper.group_of(L, 128, causal)
+    count = heads * tiles
     taken = itertools.count(programs)
     found = []
 
     def place_of(tile):
-        return flash_hopper.tile_at(tile, heads, blocks, group, causal)
+        return flash_hopper.place_of.fn(tile, heads, L, group, wide, tiles, causal)
 
     def program(pid):
-        ring, q_ring, mail = [None] * slots, [None] * (2 * consumers), [None] * 2
-        filled, drained = [Barrier(1) for _ in range(slots)], [Barrier(consumers) for _ in range(slots)]
-        q_filled, q_drained = ([Barrier(1) for _ in range(2 * consumers)] for _ in range(2))
-        mail_filled, mail_drained = [Barrier(1) for _ in range(2)], [Barrier(consumers) for _ in range(2)]
+        ring, q_ring, mail = [None] * slots, [None] * 6, [None] * 2
+        filled, drained = [Barrier(1) for _ in range(slots)], [Barrier(3) for _ in range(slots)]
+        q_filled, q_drained = ([Barrier(1) for _ in range(6)] for _ in range(2))
+        mail_filled, mail_drained = [Barrier(1) for _ in range(2)], [Barrier(3) for _ in range(2)]
 
         def producer():
             tile, turn, step = pid, 0, 0
             while tile < count:
-                head, block = place_of(tile)
-                for me in range(consumers):
-                    place = turn % 2 * consumers + me
-                    yield q_drained[place], (turn // 2 & 1) ^ 1
-                    q_ring[place] = head, block, me
+                head, first, consumers = place_of(tile)
+                for me in range(3):
+                    place, phase = divmod(3 * turn + me, 6)[::-1]
+                    yield q_drained[place], (phase & 1) ^ 1
+                    q_ring[place] = head, first + 64 * me
                     q_filled[place].arrive()
-                needed = flash_hopper.spans(block, 0, L, causal, config)[0]
-                behind = int(overlap)
-                for i in range(needed + behind):
-                    for load, index in (("k", i), ("v", i - behind)):
-                        if 0 <= index < needed:
-                            yield drained[step % slots], (step // slots & 1) ^ 1
-                            ring[step % slots] = load, head, index
-                            filled[step % slots].arrive()
-                            step += 1
-                tile = next(taken) if config["SCHEDULE"] == "free" else tile + programs
+                needed = flash_hopper.needed_of.fn(first, consumers, L, causal)
+                for i in range(needed):
+                    for load in "kv":
+                        yield drained[step % slots], (step // slots & 1) ^ 1
+                        ring[step % slots] = load, head, needed - 1 - i
+                        filled[step % slots].arrive()
+                        step += 1
+                tile = next(taken)
                 yield mail_drained[turn % 2], (turn // 2 & 1) ^ 1
                 mail[turn % 2] = tile if tile < count else -1
                 mail_filled[turn % 2].arrive()
@@ -136,42 +159,42 @@ def simulate(heads, L, causal, config, programs, order):
         def consumer(me):
             tile, turn, step = pid, 0, 0
             while tile >= 0:
-                head, block = place_of(tile)
-                needed, whole, masked = flash_hopper.spans(block, me, L, causal, config)
-                place = turn % 2 * consumers + me
-                yield q_filled[place], turn // 2 & 1
-                assert q_ring[place] == (head, block, me)
-                if turn > 0:  # anywhere between here and the last tile of keys
-                    q_drained[(turn + 1) % 2 * consumers + me].arrive()
-
-                def at(load, i, step=step, needed=needed):
-                    return step + (flash_hopper.k_place if load == "k" else flash_hopper.v_place).fn(i, needed, overlap)
-
-                uses = [(load, i) for i in range(whole) for load in "kv"]
-                if overlap and whole:
-                    uses = [("k", 0)] + [use for i in range(1, whole) for use in (("k", i), ("v", i - 1))]
-                    uses += [("v", whole - 1)]
-                uses += [(load, i) for i in range(whole, needed) for load in "kv"]
-                held = []
-                for load, i in uses:
-                    now = at(load, i)
-                    yield filled[now % slots], now // slots & 1
-                    assert ring[now % slots] == (load, head, i), (ring[now % slots], load, head, i)
-                    held.append(now)
-                    if whole <= i < whole + masked and load == "k" and config["TAIL"] < config["BLOCK_N"]:
-                        continue  # K of the tile in parts is given back with V
-                    for each in held:
-                        drained[each % slots].arrive()
-                    held.clear()
-                found.append((head, block, me))
-                assert q_ring[place] == (head, block, me)  # O takes its place: it must not have been filled anew
+                head, first, consumers = place_of(tile)
+                needed = flash_hopper.needed_of.fn(first, consumers, L, causal)
+                row = first + 64 * me if me < consumers else L
+                whole, mask = flash_hopper.whole_of.fn(row, L, causal), masked(L, causal)
+                begin = needed - whole
+                place, phase = divmod(3 * turn + me, 6)[::-1]
+                for i in range(needed):
+                    if i == begin - mask:
+                        yield q_filled[place], phase & 1
+                        assert q_ring[place] == (head, first + 64 * me)
+                    if i == begin and turn > 0:
+                        q_drained[(3 * turn + 3 + me) % 6].arrive()
+                    held = []
+                    for now, load in enumerate("kv", step + 2 * i):
+                        yield filled[now % slots], now // slots & 1
+                        assert ring[now % slots] == (load, head, needed - 1 - i), (ring[now % slots], load, head, i)
+                        held.append(now)
+                        if load == "k" and mask and i == begin - 1:
+                            continue  # K of the tile in two halves is given back with V
+                        for each in held:
+                            drained[each % slots].arrive()
+                        held.clear()
+                if whole == 0:
+                    if not mask:
+                        yield q_filled[place], phase & 1
+                    if turn > 0:
+                        q_drained[(3 * turn + 3 + me) % 6].arrive()
+                found.append((head, first, me))
+                assert q_ring[place] == (head, first + 64 * me)  # O takes its place: it must not have been filled anew
                 step += 2 * needed
                 yield mail_filled[turn % 2], turn // 2 & 1
                 tile = mail[turn % 2]
                 mail_drained[turn % 2].arrive()
                 turn += 1
 
-        return [producer(), *map(consumer, range(consumers))]
+        return [producer(), *map(consumer, range(3))]
 
     threads = [[thread, None] for pid in range(programs) for thread in program(pid)]
     while threads:
@@ -182,27 +205,24 @@ def simulate(heads, L, causal, config, programs, order):
             each[1] = next(each[0])
         except StopIteration:
             threads.remove(each)
-    assert sorted(found) == sorted(itertools.product(range(heads), range(blocks), range(consumers)))
-    if config["SCHEDULE"] == "free":
-        assert next(taken) == count + programs  # the last of `count` questions sets the counter back
+    expected = [(*place_of(tile)[:2], me) for tile in range(count) for me in range(3)]
+    assert sorted(found) == sorted(expected)
+    assert next(taken) == count + programs  # the last of `count` questions sets the counter back
 
 
 @CAUSAL
-@pytest.mark.parametrize("schedule", ["stride", "free"])
-@pytest.mark.parametrize(
-    "config", [THREE, TWO, dict(TWO, SLOTS=4, TAIL=64), dict(TWO, OVERLAP=False), FP8_THREE, dict(THREE, TAIL=64)],
-    ids=["three", "two", "two-4", "two-plain", "fp8", "three-64"],
-)  # fmt: skip
-def test_barriers_neither_block_nor_let_a_slot_be_overwritten(config, schedule, causal):
-    config = dict(config, SCHEDULE=schedule)
+@WIDE
+@pytest.mark.parametrize("slots", [4, 8])
+def test_barriers_neither_block_nor_let_a_slot_be_overwritten(slots, share, causal):
     for seed, (heads, L) in enumerate(((2, 1), (4, 333), (1, 1000), (3, 512))):
-        for programs in {1, min(2, heads * blocks_of(L, config))}:
-            simulate(heads, L, causal, config, programs, random.Random(seed))
+        wide = wide_of(share, L)
+        for programs in {1, min(2, heads * flash_hopper.tiles_of(L, wide))}:
+            simulate(heads, L, causal, wide, programs, random.Random(seed), slots)
 
 
 def test_the_simulation_finds_a_deadlock():
     with pytest.raises(AssertionError, match="deadlock"):  # K is held while V is waited for, in the only slot
-        simulate(1, 333, False, dict(THREE, SLOTS=1, TAIL=64), 1, random.Random(0))
+        simulate(1, 333, False, 1, 1, random.Random(0), slots=1)
 
 
 # FP8 -----------------------------------------------------------------------------------------------------------------
@@ -363,7 +383,8 @@ def test_calls_keep_no_tensor_alive(on_hopper, monkeypatch):
         assert out.shape == q.shape and args[0].base is q and args[3].base.data_ptr() == out.data_ptr()
         parameters = list(inspect.signature(launched_kernel).parameters)
         assert len(args) + len(options) - 1 == len(parameters) and set(options) <= {*parameters, "num_warps"}
-        assert (options["TAIL"] == 0) == (not causal and L % 128 == 0)
+        named = dict(zip(parameters, args, strict=False))
+        assert named["MASK"] == masked(L, causal) and named["tiles"] == flash_hopper.tiles_of(L, named["wide"])
     assert all(template["base"] is None for template in flash_hopper.TEMPLATES.values())
 
 

@@ -136,7 +136,7 @@ def test_ids_come_from_content_and_survive_an_edit_elsewhere(root):
 
     before = ids()
     # The two code cells are equal, so a suffix tells them apart.
-    assert len(set(before)) == 4 and before[3] == before[1] + "-2"
+    assert len(set(before)) == 5 and before[4] == before[2] + "-2"
     page = root / "book/01-one.md"
     page.write_text(page.read_text().replace("Some text.", "Other text."))
     sync.main(["--root", str(root)])
@@ -159,19 +159,20 @@ def test_notebook_keeps_no_time_path_or_machine(root):
 
 def test_solution_is_executed_and_exercise_is_a_stub(root):
     solution, exercise = (nbformat.read(root / folder / "07-seven.ipynb", 4) for folder in ("solutions", "exercises"))
-    assert [cell.execution_count for cell in solution.cells if cell.cell_type == "code"] == [1, 2, 3]
-    assert solution.cells[2].outputs[0]["data"]["text/plain"] == "42"
+    assert [cell.execution_count for cell in solution.cells if cell.cell_type == "code"] == [1, 2, 3, 4]
+    assert solution.cells[3].outputs[0]["data"]["text/plain"] == "42"
     assert [cell.source for cell in exercise.cells] == [
         "# Exercise\n\nAsked.",
+        sync.SETUP.format(repository=""),
         'def f():\n    raise NotImplementedError("write your answer here")',
         "f()",
     ]
-    assert exercise.cells[2].metadata.tags == ["nbval-check-output"]
+    assert exercise.cells[3].metadata.tags == ["nbval-check-output"]
 
 
 def test_hidden_input_is_folded_in_jupyterlab(root):
-    cell = nbformat.read(root / "notebooks/01-one.ipynb", 4).cells[1]
-    assert cell.metadata == {"tags": ["hide-input"], "jupyter": {"source_hidden": True}}
+    cell = nbformat.read(root / "notebooks/01-one.ipynb", 4).cells[2]
+    assert cell.source == "x = 1" and cell.metadata == {"tags": ["hide-input"], "jupyter": {"source_hidden": True}}
 
 
 @pytest.mark.parametrize("name", ["notebooks/01-one.ipynb", "exercises/07-seven.ipynb", "solutions/07-seven.ipynb"])

@@ -5,17 +5,21 @@
 Each check returns a list of sentences, one per problem; no problem, no sentence.
 """
 
+import datetime
 import json
 import re
 import sys
+import tomllib
 from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+from pybtex.database import parse_file
 
-SITE = Path(__file__).resolve().parents[1] / "_build" / "html"
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "_build" / "html"
 MAX_PAGE_BYTES = 2_500_000
 LOADING_LINKS = {"stylesheet", "preload", "modulepreload", "icon", "shortcut icon", "prefetch", "preconnect"}
 
@@ -47,6 +51,8 @@ class Page(HTMLParser):
             self.unnamed.append(f"<img src={attrs.get('src', '')[:60]!r}> has no alt text")
         if tag == "svg":
             self.start_svg(attrs)
+        elif attrs.get("role") == "img" and not (attrs.get("aria-label") or attrs.get("aria-labelledby")):
+            self.unnamed.append(f"<{tag} role=img> on line {self.getpos()[0]} has no aria-label")
 
     def start_svg(self, attrs):
         named = attrs.get("aria-label") or attrs.get("aria-labelledby") or attrs.get("aria-hidden") == "true"
@@ -147,6 +153,38 @@ def link_problem(file, url):
     return None
 
 
+@lru_cache
+def access_dates():
+    """Return {address of another host: day on which it was last read, as the book's two lists state it}."""
+    dates = tomllib.loads((ROOT / "book" / "links.toml").read_text(encoding="utf-8"))
+    for entry in parse_file(ROOT / "book" / "references.bib").entries.values():
+        day = entry.fields.get("urldate")
+        if "url" in entry.fields:
+            dates[entry.fields["url"]] = day
+        if "doi" in entry.fields:
+            dates[f"https://doi.org/{entry.fields['doi']}"] = day
+        if preprint := re.search(r"arXiv:(\d{4}\.\d{5})", entry.fields.get("note", "")):
+            dates[f"https://arxiv.org/abs/{preprint[1]}"] = day
+    return dates
+
+
+def is_day(day):
+    try:
+        return isinstance(day, datetime.date) or bool(datetime.date.fromisoformat(day or ""))
+    except ValueError:
+        return False
+
+
+def undated_links(site=SITE):
+    """Report links to other hosts that have no access date in book/references.bib or book/links.toml."""
+    return [
+        f"{f.name} links to {url}, which has no access date in references.bib or links.toml"
+        for f in pages(site)
+        for url in dict.fromkeys(page(f).links + page(f).menu)
+        if is_remote(url) and not url.startswith("mailto:") and not is_day(access_dates().get(url))
+    ]
+
+
 def menu_strangers(site=SITE):
     """Report menu entries that lead to no page of the site."""
     names = {f.name for f in pages(site)}
@@ -180,7 +218,16 @@ def invalid_notebook(file):
     return []
 
 
-CHECKS = [off_host, missing_files, heavy, unnamed_images, broken_links, menu_strangers, notebook_problems]
+CHECKS = [
+    off_host,
+    missing_files,
+    heavy,
+    unnamed_images,
+    broken_links,
+    undated_links,
+    menu_strangers,
+    notebook_problems,
+]
 
 
 def main():

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import questions
+
 BOXES = {
     name: name.capitalize()
     for name in (
@@ -26,7 +28,7 @@ BOXES = {
 } | {"seealso": "See also", "dropdown": "Details"}
 # These only steer Sphinx, so a notebook leaves them out.
 DROPPED = ("bibliography", "index", "contents")
-DIRECTIVES = (*BOXES, "figure", "image", "math", "code-block", *DROPPED)
+DIRECTIVES = (*BOXES, "predict", "figure", "image", "math", "code-block", *DROPPED)
 ROLES = ("cite", "cite:p", "cite:t", "ref", "numref", "doc", "math", "term")
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}(?!.*`)|:{3,}|~{3,})(?P<info>.*)")
@@ -146,6 +148,8 @@ def _directive(name: str, argument: str, body: list[str], page: Path, book: Book
     if name not in DIRECTIVES:
         allowed = ", ".join(DIRECTIVES)
         raise MarkdownError(f"directive {{{name}}} does not show in a notebook; the allowed subset is {allowed}")
+    if name == "predict":
+        return _question(argument, body, page, book)
     options, rest = _options(body)
     if name in DROPPED or "only-dark" in options.get("class", ""):
         return None
@@ -160,12 +164,30 @@ def _directive(name: str, argument: str, body: list[str], page: Path, book: Book
     title = _text(argument, page, book) or BOXES[name]
     if name == "dropdown" or "dropdown" in options.get("class", ""):
         # Stays closed in Jupyter as on the page: a reader predicts before looking.
-        return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>\n"
+        return _folded(title, content)
     if argument and name not in ("admonition", "margin"):
         # `{note} text` has its first sentence on the directive's line.
         title, content = BOXES[name], f"{title}\n{content}".strip("\n")
     # The blank line at the end keeps text that follows at once out of the quotation.
     return "\n".join(f"> {line}".rstrip() for line in [f"**{title}**", "", *content.split("\n")]) + "\n"
+
+
+def _question(name: str, body: list[str], page: Path, book: Book) -> str:
+    """Return a question as Jupyter can ask it: no script may run there, so each choice unfolds on its own."""
+    try:
+        asked = questions.parse(name, "\n".join(body))
+    except questions.QuestionError as error:
+        raise MarkdownError(str(error)) from None
+    parts = [
+        _blocks(f"**Predict.** {asked.question}", page, book),
+        "Decide first, then open the answer that you chose.",
+    ]
+    parts += [_folded(choice.label, _blocks(choice.response, page, book)) for choice in asked.choices]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>\n"
 
 
 def _text(text: str, page: Path, book: Book) -> str:

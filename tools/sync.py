@@ -8,7 +8,9 @@
 its source gives, or has no source.
 The same source gives the same bytes: a cell's id is a hash of its content, and no time, path or machine is kept.
 In an exercise, what stands between BEGIN SOLUTION and END SOLUTION becomes a stub, and a cell that holds nothing else
-is left out.
+is left out. `tools/course.py` says what nbgrader reads in it.
+Before the first code cell of a notebook comes one that installs the package where it is missing, as on Colab. It is no
+part of the page.
 """
 
 from __future__ import annotations
@@ -23,14 +25,33 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+import yaml
+from course import STUB, TEXT_STUB, CourseError, mark, only_solution, points_table
 from nbformat import NotebookNode
 from plain_markdown import Book, MarkdownError, has_code, plain
 
 ROOT = Path(__file__).resolve().parents[1]
-STUB = 'raise NotImplementedError("write your answer here")'
 COMMAND = "python tools/sync.py"
 # A reader's own copy of an exercise, which this tool neither writes nor complains about.
 OWN_COPY = "my-*.ipynb"
+SETUP = """\
+# Installs rooflab where it is missing, as on Colab, and says which GPU is here.
+import importlib.util
+from pathlib import Path
+
+REPOSITORY = {repository!r}
+if importlib.util.find_spec("rooflab") is None:
+    source = ".." if Path("../pyproject.toml").exists() else REPOSITORY
+    if not source:
+        raise ModuleNotFoundError(
+            "rooflab is not installed. Put the address of the book's repository into REPOSITORY, "
+            "as in git+https://host/name, and run this cell again."
+        )
+    get_ipython().run_line_magic("pip", f"install --quiet {{source}}")
+
+from rooflab import provenance
+
+print(provenance.gpu_here())"""
 
 
 class SyncError(ValueError):
@@ -49,6 +70,9 @@ def read_source(source: Path, book: Book) -> NotebookNode:
             cell.source = plain(cell.source, source, book)
         if cell.source.strip():
             cells.append(cell)
+    first = next((place for place, cell in enumerate(cells) if cell.cell_type == "code"), 0)
+    setup = SETUP.format(repository=repository(book.root))
+    cells.insert(first, nbformat.v4.new_code_cell(setup, metadata={"tags": ["hide-input"]}))
     # The default lexer stays, so that a way back to MyST would not rewrite each `code-cell ipython3`.
     header = parsed.metadata.jupytext
     keep = {key: header[key] for key in ("default_lexer", "text_representation") if key in header}
@@ -60,24 +84,34 @@ def read_source(source: Path, book: Book) -> NotebookNode:
     return _clean(nbformat.v4.new_notebook(cells=cells, metadata=metadata))
 
 
+def repository(root: Path) -> str:
+    """Return what pip installs the package from on a machine without a copy; empty where _config.yml names no place."""
+    config = root / "_config.yml"
+    named = yaml.safe_load(config.read_text(encoding="utf-8")).get("repository", {}) if config.exists() else {}
+    return f"git+{named['url']}@{named.get('branch', 'main')}" if named.get("url") else ""
+
+
+def solution_of(source: Path, book: Book) -> NotebookNode:
+    """Return the notebook of a solution's source, with nbgrader's metadata and the table of its points."""
+    try:
+        notebook = mark(read_source(source, book))
+    except CourseError as error:
+        raise SyncError(f"{source.relative_to(book.root)}: {error}") from None
+    if table := points_table(notebook):
+        notebook.cells.append(nbformat.v4.new_markdown_cell(table))
+    return _clean(notebook)
+
+
 def exercise_of(solution: NotebookNode) -> NotebookNode:
     """Return a solution's notebook without its solutions and hidden tests."""
     from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
 
     notebook = nbformat.from_dict(solution)
-    notebook.cells = [cell for cell in notebook.cells if not _only_solution(cell.source)]
-    clear = ClearSolutions(enforce_metadata=False, code_stub={"python": STUB}, text_stub="*Write your answer here.*")
-    for step in (clear, ClearHiddenTests(enforce_metadata=False)):
+    notebook.cells = [cell for cell in notebook.cells if not only_solution(cell)]
+    for step in (ClearSolutions(code_stub={"python": STUB}, text_stub=TEXT_STUB), ClearHiddenTests()):
         notebook, _ = step.preprocess(notebook, {})
     notebook.cells = [cell for cell in notebook.cells if cell.source.strip()]
     return _clean(notebook)
-
-
-def _only_solution(source: str) -> bool:
-    """Return whether a cell holds nothing outside its solution marks."""
-    lines = [line for line in source.strip().split("\n")]
-    marks = [number for number, line in enumerate(lines) if "BEGIN SOLUTION" in line or "END SOLUTION" in line]
-    return marks == [0, len(lines) - 1]
 
 
 def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
@@ -150,7 +184,7 @@ def generated(root: Path) -> Iterator[tuple[Path, NotebookNode, bool]]:
     for path in found["book"]:
         yield root / "notebooks" / f"{path.stem}.ipynb", read_source(path, book), False
     for path in found["solutions"]:
-        solution = read_source(path, book)
+        solution = solution_of(path, book)
         yield root / "solutions" / f"{path.stem}.ipynb", solution, True
         yield root / "exercises" / f"{path.stem}.ipynb", exercise_of(solution), False
 

@@ -59,7 +59,36 @@ def offer_notebook(app, pagename, templatename, context, doctree):
         "tooltip": "Download this page as a Jupyter notebook",
         "label": "download-notebook-button",
     }
-    group["buttons"].insert(0, button)
+    theme = app.config.html_theme_options
+    places = hosted(theme["repository_url"], theme["repository_branch"], f"notebooks/{pagename}.ipynb")
+    group["buttons"][:0] = [button, *(open_button(name, address) for name, address in places.items())]
+
+
+def open_button(name, address):
+    """Return the entry of the download menu that opens the page's notebook on a service."""
+    return {
+        "type": "link",
+        "url": address,
+        "text": name,
+        "icon": "fas fa-cloud",
+        "tooltip": f"Open this page as a notebook on {name}",
+        "label": f"open-{name.lower()}-button",
+    }
+
+
+def hosted(repository, branch, notebook):
+    """Return {service: address} of what opens a notebook of the repository; empty where it is not on GitHub.
+
+    >>> hosted("", "main", "notebooks/a.ipynb")
+    {}
+    """
+    found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", repository)
+    if not found:
+        return {}
+    return {
+        "Colab": f"https://colab.research.google.com/github/{found[1]}/blob/{branch}/{notebook}",
+        "Binder": f"https://mybinder.org/v2/gh/{found[1]}/{branch}?urlpath=lab/tree/{notebook}",
+    }
 
 
 def drop_wrong_roles(app, pagename, templatename, context, doctree):

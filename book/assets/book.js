@@ -1,7 +1,7 @@
-// A formula wider than its column scrolls in its own box, so the keyboard must reach that box.
+// A formula or drawing wider than its column scrolls in its own box, so the keyboard must reach that box.
 // The theme does the same for listings and outputs.
-function markScrollingFormulas() {
-  for (const box of document.querySelectorAll('mjx-container[display="true"]')) {
+function markScrollingBoxes() {
+  for (const box of document.querySelectorAll('mjx-container[display="true"], .rooflab-figure')) {
     if (box.scrollWidth > box.clientWidth) {
       box.tabIndex = 0;
     } else {
@@ -12,6 +12,11 @@ function markScrollingFormulas() {
 
 window.addEventListener("load", async () => {
   await window.MathJax?.startup?.promise;
-  markScrollingFormulas();
-  window.addEventListener("resize", markScrollingFormulas);
+  markScrollingBoxes();
+  window.addEventListener("resize", markScrollingBoxes);
 });
+
+// The theme leaves the head of the sidebar, with the book's title, outside the page's landmarks.
+const sidebar = document.getElementById("pst-primary-sidebar");
+sidebar?.setAttribute("role", "navigation");
+sidebar?.setAttribute("aria-label", "Book");

@@ -6,7 +6,7 @@ import hashlib
 import html
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import matplotlib
@@ -119,21 +119,27 @@ def svg(fig: Figure, alt: str) -> str:
 
 
 def lines_figure(series: dict[str, tuple], xlabel: str, ylabel: str, *, log_y: bool = False, base: int = 2) -> Figure:
-    """Return lines over a logarithmic x axis: {name: (xs, ys)}; a name that begins with "predicted" is drawn dashed."""
+    """Return lines over a logarithmic x axis: {name: (xs, ys)}.
+
+    A name that begins with "predicted" is drawn dashed, one that is or ends in "yours" dotted with hollow marks.
+    """
     with style():
         fig, ax = figure(height=3.4)
         ax.set_xscale("log", base=base)
         if log_y:
             ax.set_yscale("log")
         for index, (name, (xs, ys)) in enumerate(series.items()):
-            dashed = name.startswith("predicted")
-            marker = "" if dashed else "osD^v"[index % 5]
-            ax.plot(xs, ys, marker=marker, ls="--" if dashed else "-", color=_INK if dashed else None, label=name)
+            dashed, own = name.startswith("predicted"), name.endswith(("yours", "(yours)"))
+            marker, line = "" if dashed else "osD^v"[index % 5], "--" if dashed else ":" if own else "-"
+            hollow = {"mfc": "none"} if own else {}
+            ax.plot(xs, ys, marker=marker, ls=line, color=_INK if dashed else None, label=name, **hollow)
         ax.set(xlabel=xlabel, ylabel=ylabel)
         if not log_y:
             ax.set_ylim(bottom=0)
         ax.grid(True)
-        ax.legend(fontsize=8)
+        # Many names would cover the lines.
+        below = {"ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2)} if len(series) > 8 else {}
+        ax.legend(fontsize=8, **below)
     return fig
 
 
@@ -153,12 +159,18 @@ def kind_of(kernel: str) -> str:
     return next((kind for kind, parts in _KINDS.items() if any(part in kernel for part in parts)), "other")
 
 
-def timeline_figure(tracks: dict[str, Sequence[tuple[str, float, float]]], span_s: float) -> Figure:
+def timeline_figure(
+    tracks: dict[str, Sequence[tuple[str, float, float]]],
+    span_s: float,
+    kinds: Sequence[str] = (*_KINDS, "other"),
+    kind_of: Callable[[str], str] = kind_of,
+) -> Figure:
     """Return kernels as bars over `span_s` of time, a track each: {name: [(kernel, begin_s, time_s), ...]}.
 
     A track begins with its first kernel. A kernel that begins before another has ended stands in a lane below it.
+    `kind_of` gives a bar's kind by its name, and each of the three `kinds` has a colour.
     """
-    colours = dict(zip((*_KINDS, "other"), (COLOURS[0], COLOURS[1], "#888888"), strict=True))
+    colours = dict(zip(kinds, (COLOURS[0], COLOURS[1], "#888888"), strict=True))
     with style():
         fig, ax = figure(height=0.8 + 0.6 * len(tracks))
         for index, kernels in enumerate(tracks.values()):
@@ -176,7 +188,7 @@ def timeline_figure(tracks: dict[str, Sequence[tuple[str, float, float]]], span_
         ax.tick_params(axis="y", length=0)
         for kind, colour in colours.items():
             ax.barh(0, 0, color=colour, label=kind)
-        ax.legend(fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.22))
+        ax.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
     return fig
 
 
@@ -188,6 +200,7 @@ def roofline_figure(
     labels: Sequence[str] = (),
     points: Iterable[tuple[float, float]] = (),
     steps: Sequence[tuple[str, float, float]] = (),
+    own: Sequence[tuple[str, float, float]] = (),
     x_range: tuple[float, float] = (0.1, 1e5),
     y_range: tuple[float, float] = (1e10, 1e16),
 ) -> Figure:
@@ -197,6 +210,7 @@ def roofline_figure(
     Each demand is a lettered dot at its bound under `line`; `labels` name the dots, else the demands' titles do.
     `points` are measured (FLOP/byte, FLOP/s), drawn as diamonds.
     `steps` are measured (name, FLOP/byte, FLOP/s), numbered, with an arrow from each to the next.
+    `own` are the reader's measured (name, FLOP/byte, FLOP/s), drawn as squares.
     """
     demands = list(demands)
     units = {unit for demand in demands for unit in demand.work}
@@ -216,35 +230,45 @@ def roofline_figure(
                 slopes += _draw_roof(ax, roof, compute, memory, x_range, y_range)
         for spot in points:
             ax.plot(*spot, "D", color=_INK, mfc="none", ms=7)
-        # Steps may lie close together, so their names stand beside them, evenly spaced.
-        heights = np.linspace(0.1, 0.78, len(steps))
-        for index, ((name, *spot), height) in enumerate(zip(steps, heights, strict=True)):
+        for index, (_, *spot) in enumerate(steps):
             if index:
                 ax.annotate("", spot, steps[index - 1][1:], arrowprops={"arrowstyle": "->", "color": _INK})
             ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=7)
-            ax.annotate(
-                f"{index + 1} {name}, {si(spot[1], 'FLOP/s', 3)}",
-                spot,
-                (0.42, height),
-                textcoords="axes fraction",
-                fontsize=8,
-                ha="right",
-                va="center",
-                arrowprops={"arrowstyle": "-", "color": "#888888", "lw": 0.6, "relpos": (1, 0.5)},
-            )
+        named = [(f"{number} {name}", *spot) for number, (name, *spot) in enumerate(steps, 1)]
+        _name_aside(ax, named, 0.42, "right", 0.78)
+        for index, (name, *spot) in enumerate(own):
+            ax.plot(*spot, "s", color=COLOURS[1], mfc="none", ms=8, label="" if index else "yours")
+            if not steps:
+                ax.annotate(name, spot, (7, 0), textcoords="offset points", fontsize=7, va="center")
+        _name_aside(ax, own if steps else (), 0.8, "left", 0.88)
         for index, demand in enumerate(demands):
             spot = (demand.intensity_flop_per_byte(), line.bound(demand).attainable_flop_per_s)
             name = f"{chr(65 + index)} {labels[index] if labels else demand.title}"
             ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=11, label=name)
             ax.annotate(chr(65 + index), spot, ha="center", va="center_baseline", fontsize=7, color="white")
-        if demands:
-            ax.legend(loc="lower right", fontsize=8)
+        if demands or own:
+            ax.legend(loc="lower center" if steps else "lower right", fontsize=8)
         # Only now is the shape of the axes known, and with it the angle of a slope of one.
         fig.draw_without_rendering()
         for text, (x, y) in slopes:
             (x0, y0), (x1, y1) = ax.transData.transform([(x, y), (10 * x, 10 * y)])
             text.set_rotation(np.degrees(np.arctan2(y1 - y0, x1 - x0)))
     return fig
+
+
+def _name_aside(ax, spots, place: float, align: str, top: float) -> None:
+    """Write names and rates of (name, x, FLOP/s), which may lie close, evenly up to `top` at `place` of the width."""
+    for (name, *spot), height in zip(spots, np.linspace(0.1, top, len(spots)), strict=True):
+        ax.annotate(
+            f"{name}, {si(spot[1], 'FLOP/s', 3)}",
+            spot,
+            (place, height),
+            textcoords="axes fraction",
+            fontsize=8,
+            ha=align,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "#888888", "lw": 0.6, "relpos": (float(align == "right"), 0.5)},
+        )
 
 
 def _draw_roof(ax, roof, compute, memory, x_range, y_range) -> list:

@@ -67,6 +67,21 @@ def collect() -> dict:
     }
 
 
+def gpu_here() -> str:
+    """Return one sentence that names the first GPU of this machine, or says that there is none; needs no torch.
+
+    >>> gpu_here().startswith(("GPU here: ", "No GPU here: "))
+    True
+    """
+    name = _read(lambda nvml, gpu: nvml.nvmlDeviceGetName(gpu))
+    if name is None:  # the library may be missing where the driver, with its command, is not
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+            name = done.stdout.partition("\n")[0].strip() if done.returncode == 0 else None
+    return f"GPU here: {name}." if name else "No GPU here: measurements are replayed from the book's records."
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python, torch, CUDA, cuDNN, Triton and this package."""
     import torch

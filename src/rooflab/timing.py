@@ -162,6 +162,68 @@ def once(rivals: Mapping[str, Callable[[], object]], rounds: int = 3) -> dict[st
     }
 
 
+def sustained(
+    rivals: Mapping[str, Callable[[], object]],
+    *,
+    stretch_s: float = 0.5,
+    rounds: int = 3,
+    cancelled: Callable[[], bool] = lambda: False,
+    observe: Callable[[], dict] = dict,
+) -> tuple[dict[str, Timing], dict[str, dict]]:
+    """Return how long a call of each rival takes under its own load, and what `observe` saw of each.
+
+    A rival runs for `stretch_s` without a pause, and the second half is timed: by then the card has the clock that
+    this rival's power leaves it. The rivals take turns, a stretch each, in `rounds` rounds; the percentiles are the
+    least and the greatest time of a round. For calls that are longer than their launch.
+    """
+    import torch
+
+    require_gpu()
+    samples: dict[str, list[float]] = {name: [] for name in rivals}
+    walls: dict[str, list[float]] = {name: [] for name in rivals}
+    seen: dict[str, list[dict]] = {name: [] for name in rivals}
+    for turn in range(rounds):
+        for name in (*rivals,)[:: -1 if turn % 2 else 1]:
+            if cancelled():
+                raise Cancelled
+            call = rivals[name]
+            half = _calls_in(call, stretch_s / 2)
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            started = time.perf_counter()
+            for _ in range(half):
+                call()
+            begin.record()
+            for _ in range(half):
+                call()
+            end.record()
+            begin.synchronize()
+            seen[name].append(observe())  # the second half is running
+            end.synchronize()
+            walls[name].append((time.perf_counter() - started) / (2 * half))
+            samples[name].append(begin.elapsed_time(end) * 1e-3 / half)
+    timings = {
+        name: Timing(
+            statistics.median(each), min(each), max(each), statistics.median(walls[name]), rounds, "warm",
+            min(walls[name]), max(walls[name]),
+        )
+        for name, each in samples.items()
+    }  # fmt: skip
+    return timings, {name: _middle(each) for name, each in seen.items()}
+
+
+def _calls_in(call, time_s: float) -> int:
+    """Return how many calls, three of which are timed, take at least `time_s`."""
+    import torch
+
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(3):
+        call()
+    end.record()
+    end.synchronize()
+    return max(1, math.ceil(time_s / max(begin.elapsed_time(end) * 1e-3 / 3, 1e-6)))
+
+
 def _between_events(call, flush):
     import torch
 
@@ -214,7 +276,8 @@ def _wall_times(rivals, estimate_s, budget_s) -> dict[str, list[float]]:
     walls: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(7):
         for name, call in rivals.items():
-            repeats = int(min(100, max(3, 0.2 * budget_s / max(estimate_s[name], 1e-6))))
+            least = 3 if estimate_s[name] < budget_s else 1  # a long call hides what it costs to synchronise
+            repeats = int(min(100, max(least, 0.2 * budget_s / max(estimate_s[name], 1e-6))))
             torch.cuda.synchronize()
             begin = time.perf_counter()
             for _ in range(repeats):

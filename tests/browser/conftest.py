@@ -1,28 +1,17 @@
 """A real browser on the built site: a strict server, and pages that fail their test when something goes wrong."""
 
 import functools
-import shutil
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import check_site
+import print_book
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
-CHROMIUM_NAMES = ["chromium", "chromium-browser", "google-chrome"]
-# Playwright already passes --headless. The rest keeps the browser from calling home.
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-]
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:"
@@ -51,11 +40,11 @@ def site_url():
 
 @pytest.fixture(scope="session")
 def browser():
-    chromium = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+    chromium = print_book.chromium()
     if chromium is None:
         pytest.skip("no Chromium, so nothing was tried in a browser; get it with: apt-get install chromium libatomic1")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=print_book.CHROMIUM_ARGS)
         yield browser
         browser.close()
 
@@ -113,19 +102,18 @@ def is_off_host(url):
 
 
 @pytest.fixture(scope="session")
-def serious_violations():
-    """Return a function that lists what axe finds serious or critical on a page."""
-    # preload: axe would fetch the style sheets again, some by a wrong address.
-    options = {"preload": False}
+def violations():
+    """Return a function that lists what axe finds on a page: by all its rules, `only` by some, or `without` some."""
 
-    def run(page):
+    def run(page, only=(), without=()):
+        # `preload`: axe would fetch the style sheets again, some by a wrong address.
+        # `resultTypes`: a list of each element that passes, thousands on a page, would take twice the time.
+        options = {"preload": False, "resultTypes": ["violations"]}
+        if only:
+            options["runOnly"] = list(only)
+        options["rules"] = {rule: {"enabled": False} for rule in without}
         found = Axe().run(page, options=options).response["violations"]
-        return [
-            f"{v['id']}: {node['html'][:150]} {node['failureSummary'][:200]}"
-            for v in found
-            if v["impact"] in ("serious", "critical")
-            for node in v["nodes"]
-        ]
+        return [f"{v['id']}: {node['html'][:150]} {node['failureSummary'][:200]}" for v in found for node in v["nodes"]]
 
     return run
 

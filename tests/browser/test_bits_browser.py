@@ -471,11 +471,11 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_it_is_accessible_and_fits(open_bits, serious_violations, pictures, look):
+def test_it_is_accessible_and_fits(open_bits, violations, pictures, look):
     page = open_bits(**LOOKS[look])
     settle(page)
     page.screenshot(path=pictures / f"bits-{look}.png", full_page=True)
-    assert serious_violations(page) == []
+    assert violations(page) == []
     overflow = page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert overflow <= 0
     # No text of the drawing is cut off or lies on another.
@@ -496,9 +496,9 @@ def test_it_is_accessible_and_fits(open_bits, serious_violations, pictures, look
     assert clash == []
 
 
-def test_error_line_is_accessible(open_bits, serious_violations):
+def test_error_line_is_accessible(open_bits, violations):
     for dark in (False, True):
         page = open_bits("#explorer=format&typed=three", dark=dark)
         settle(page)
         assert page.locator(".rooflab-error").is_visible()
-        assert serious_violations(page) == []
+        assert violations(page) == []

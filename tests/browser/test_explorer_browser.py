@@ -25,7 +25,7 @@ from rooflab.widgets import (
     site_script,
 )
 from rooflab.widgets.explorer import all_formulas
-from rooflab.widgets.scenarios import launch_scenario
+from rooflab.widgets.scenarios import launch_scenario, tile_budget_scenario
 
 SECTION = "01-roofline.html"
 SCENARIO = roofline_scenario()
@@ -377,6 +377,26 @@ def test_measured_ratios_stand_beside_the_predicted_ones(page_at):
     assert "measured" not in page.locator(".rooflab-pairs").inner_text()
 
 
+def test_a_readers_points_are_squares_also_for_a_card_that_is_not_on_the_menu(page_at):
+    page = page_at("03-fusion-levels.html")
+    page.locator(".rooflab-chart").wait_for()
+    book = page.locator(".rooflab-points polygon").count()
+    page.evaluate(
+        """() => {
+            const model = document.querySelector('[data-rooflab-explorer]').model;
+            const own = { ...model.get('points')[0], label: 'yours: a', source: 'yours, today', when: {}, dot: null };
+            const add = ['my-gpu', model.get('device'), 'b200-hgx'].map((device) => ({ ...own, device }));
+            model.set('points', [...model.get('points'), ...add]);
+            model.save_changes();
+        }"""
+    )
+    settle(page)
+    # The dot of another known device waits for that device to be chosen.
+    assert page.locator(".rooflab-points .rooflab-own").count() == 2
+    assert page.locator(".rooflab-points polygon").count() == book + 2
+    assert "Squares: your points (yours, today)." in page.locator("[data-rooflab-explorer]").inner_text()
+
+
 def bound_by(page):
     return page.locator("[data-cell=bound]").all_text_contents()
 
@@ -515,7 +535,38 @@ def test_a_link_with_an_impossible_launch_floor_says_why(open_scenario, scenario
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_launch_page_is_accessible_and_is_pictured(open_scenario, serious_violations, pictures, width):
+def test_the_launch_page_is_accessible_and_is_pictured(open_scenario, violations, pictures, width):
     page = open_scenario(launch_scenario(), width=width)
-    assert serious_violations(page) == []
+    assert violations(page) == []
     page.locator("[data-rooflab-explorer]").screenshot(path=pictures / f"explorer-launch-{width}.png")
+
+
+def test_the_tile_page_adds_up_its_units_as_the_ledger_does(open_scenario):
+    """Cards, formats and tiles at random: each unit's time, all one after another, and the share of the peak."""
+    scenario = tile_budget_scenario()
+    page = open_scenario(scenario)
+    rng, led = random.Random(7), set()
+    for _ in range(40):
+        gpu = rng.choice(scenario.devices)
+        dtype = rng.choice([each for each in ("bf16", "fp8") if each in gpu.dtypes("tensor")])
+        sizes = {slider.name: rng.choice(slider.values) for slider in scenario.sliders}
+        page.evaluate(
+            "s => { const box = document.querySelector('[data-rooflab-explorer]');"
+            " Object.assign(box.model.state, s); box.model.set('active', 1); box.model.set('active', 0); }",
+            dict(device=gpu.id, dtype=dtype, basis="paper", **sizes),
+        )
+        settle(page)
+        P, P_v = gpu.peak_flop_per_s(dtype, "tensor"), gpu.peak_flop_per_s("fp32", "vector")
+        rows, keys, d_h = (sizes[name] for name in ("B_M", "B_N", "d_h"))
+        parts = {
+            "products": 4 * rows * keys * d_h / P,
+            "exponentials": rows * keys / gpu.peak_flop_per_s("fp32", "exp"),
+            "rest": rows * (7 * keys + 2 * d_h) / P_v,
+        }
+        serial = sum(parts.values())
+        led.add(max(parts, key=parts.get))
+        said = panel(page)
+        assert all(si(time, "s") in said for time in parts.values())
+        assert f"= {si(serial, 's')}, so {si(4 * rows * keys * d_h / serial, 'FLOP/s')}, " in said
+        assert f"{si(100 * parts['products'] / serial, '', 3)} % of the {dtype} matrix peak" in said
+    assert {"products", "exponentials"} <= led

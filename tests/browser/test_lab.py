@@ -122,6 +122,12 @@ def test_run_all_of_the_fusion_section_is_clean(lab, browser, pictures):
     run_all(page, f"{lab}/lab/tree/{SECOND}?reset", "k is 4.0")
     assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
     assert page.get_by_text("No GPU here").first.is_visible()
+    # A question is asked there too, and each of its choices unfolds.
+    choice = page.locator("details", has=page.locator("summary", has_text="2.3 times"))
+    assert not choice.get_by_text("Right.").is_visible()
+    choice.locator("summary").click()
+    assert choice.get_by_text("Right.").is_visible()
+    choice.screenshot(path=pictures / "predict-jupyterlab.png")
     page.locator(".rooflab").screenshot(path=pictures / "fusion-jupyterlab.png")
     page.close()
 

@@ -4,7 +4,7 @@ from .base import Experiment, Gpu
 from .campaign import Campaign, device_id, is_stale, named, require_fresh
 from .counters import causes, dram_bytes
 from .results import Results, results
-from .suite import EXPERIMENTS
+from .suite import EXPERIMENTS, runs_on
 
 __all__ = [
     "EXPERIMENTS",
@@ -20,6 +20,7 @@ __all__ = [
     "panel",
     "require_fresh",
     "results",
+    "runs_on",
 ]
 
 

@@ -52,6 +52,8 @@ class Experiment:
     `traced(case)` says whether the row keeps the timeline of a call. With `once`, a call is what is slow the first
     time, such as compiling: it is timed by the host's clock and not warmed up.
     `needs(gpu, case)` returns why a case cannot run here, or "".
+    `dtype(case, version)` names the format whose matrix peak is the version's roof.
+    A case with `sustained` is timed while each version runs alone for half a second, see `timing.sustained`.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Experiment:
     demand: Callable[[dict, str], Demand]
     cache: str = "cold"
     needs: Callable[[Gpu, dict], str] = lambda gpu, case: ""
+    dtype: Callable[[dict, str], str] = lambda case, version: case.get("dtype", "bf16")
     counted: Callable[[dict], bool] = lambda case: False
     traced: Callable[[dict], bool] = lambda case: False
     once: bool = False

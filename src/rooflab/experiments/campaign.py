@@ -117,7 +117,7 @@ class Campaign:
             return
         calls = self._attempt(record, case, missing, lambda: experiment.prepare(case, missing))
         if calls and (without := [name for name in missing if name not in calls]):
-            self._skip(record, case, without, "not for this case, or not on this GPU")
+            self._skip(record, case, without, "not for this case, not on this GPU, or not installed")
         proofs = {name: self._attempt(record, case, (name,), call.prove) for name, call in (calls or {}).items()}
         calls = {name: call for name, call in (calls or {}).items() if proofs[name]}
         if not calls:
@@ -137,14 +137,15 @@ class Campaign:
                 record.runs.append(self.run)
             row = {"case": case, "version": name, "run": record.runs.index(self.run), "kernel": kernel}
             row |= {"settings": call.settings} if call.settings else {}
-            row |= timings[name].asdict() | {"launches": launches[name], "observed": observed}
+            row |= timings[name].asdict() | {"launches": launches[name], "observed": observed[name]}
             if name in counted:
                 row["counted"] = counted[name]
             if experiment.traced(case):
                 row["timeline"] = _beginning(timing.timeline(call.run))
             row["check"] = {"max_error": proofs[name].max_error, "tolerance": proofs[name].tolerance}
             try:
-                refuse_above_roof(self.device, self.gpu, experiment.demand(case, name), case, timings[name].time_s)
+                asked = case | {"dtype": experiment.dtype(case, name)}
+                refuse_above_roof(self.device, self.gpu, experiment.demand(case, name), asked, timings[name].time_s)
                 others = [each for each in record.rows if (each["case"], each["version"]) != (case, name)]
                 record.append(row)
                 record.rows = [*others, record.rows[-1]]
@@ -154,11 +155,14 @@ class Campaign:
 
     def _time(self, experiment: Experiment, case: dict, calls: dict) -> tuple[dict, dict, dict]:
         """Return the launches and the timing of each call, and what was observed meanwhile."""
+        runs = {name: call.run for name, call in calls.items()}
         if experiment.once:
-            return dict.fromkeys(calls, 0), timing.once({name: call.run for name, call in calls.items()}), {}
-        launches = {name: timing.count_launches(call.run) for name, call in calls.items()}
+            return dict.fromkeys(calls, 0), timing.once(runs), dict.fromkeys(calls, {})
+        launches = {name: timing.count_launches(run) for name, run in runs.items()}
+        if case.get("sustained"):
+            return launches, *timing.sustained(runs, cancelled=self.cancelled, observe=provenance.observe)
         timings, observed = timing.measure(
-            {name: call.run for name, call in calls.items()},
+            runs,
             cache=case.get("cache", experiment.cache),
             budget_s=experiment.budget_s,
             settle_s=experiment.settle_s,
@@ -166,7 +170,7 @@ class Campaign:
             cancelled=self.cancelled,
             observe=provenance.observe,
         )
-        return launches, timings, observed
+        return launches, timings, dict.fromkeys(calls, observed)
 
     def _attempt(self, record, case, versions, step: Callable[[], object]):
         """Return what `step` returns, or None after noting why it failed; running out of memory ends the case."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from .. import records, timing
 from ..figures import Table, table
@@ -40,14 +41,22 @@ class Results:
             raise records.RecordError(f"{self.book.experiment}: {len(rows)} rows of {version!r} with {case}, not one")
         return rows[0]
 
+    def sides(self) -> list[tuple[str, records.Record, Path]]:
+        """Return whose records a figure draws, each with its folder: ("", the book's), (" (yours)", the reader's own).
+
+        The second is there only where the reader has a record.
+        """
+        own = [(" (yours)", self.own, records.own_root())] if self.own else []
+        return [("", self.book, records.BOOK), *own]
+
     def table(self, by: str, versions: Sequence[str], clock: str = "time_s", **case) -> Table:
         """Return a table of times: a row for each value of `by`, a column for each version, the reader's own below.
 
         `clock` is "time_s" for the GPU's time or "wall_s" for the host's.
         """
         lines = []
-        for whose, record in (("", self.book), (" (yours)", self.own)):
-            for value in dict.fromkeys(row["case"][by] for row in record.select(**case)) if record else ():
+        for whose, record, _ in self.sides():
+            for value in dict.fromkeys(row["case"][by] for row in record.select(**case)):
                 found = {row["version"]: row[clock] for row in record.select(**{by: value} | case)}
                 cells = [si(found[name], "s") if name in found else "" for name in versions]
                 lines.append([f"{value}{whose}", *cells])
@@ -57,14 +66,14 @@ class Results:
     def ratios(self, over: str, under: str, by: str, clock: str = "time_s", **case) -> dict[str, tuple]:
         """Return {whose: (values of `by`, time of `over` / time of `under`)} for the book and for the reader."""
         series = {}
-        for whose, record in ((self.book.device, self.book), ("yours", self.own)):
+        for whose, record, _ in self.sides():
             times = {
-                name: {row["case"][by]: row[clock] for row in record.select(name, **case)} if record else {}
-                for name in (over, under)
+                name: {row["case"][by]: row[clock] for row in record.select(name, **case)} for name in (over, under)
             }
             values = sorted(times[over].keys() & times[under].keys())
             if values:
-                series[whose] = (values, [times[over][value] / times[under][value] for value in values])
+                quotients = [times[over][value] / times[under][value] for value in values]
+                series["yours" if whose else record.device] = (values, quotients)
         return series
 
     def banner(self) -> str:

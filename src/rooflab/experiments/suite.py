@@ -228,14 +228,34 @@ def _ladder(case: dict, versions):
 
 # Versions that need TMA or dependent launches (sm_90 and later), or wgmma (sm_90 alone).
 _FROM_SM90 = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block", "chained_graph", "triton", "split"}
-_WGMMA = {"warp_specialised", "fp8_block_specialised"}
+_FROM_SM90 |= {"fa2", "flash_attn_4"}
+_WGMMA = {"warp_specialised", "fp8_block_specialised", "fa3", "fa3_fp8"}
+
+
+# Their version "triton" is a plain kernel; that of a decode step launches each kernel before the last one has ended.
+_PLAIN = ("bandwidth", "exponential", "latency", "launch")
+
+
+def runs_on(experiment: str, version: str, capability: int) -> bool:
+    """Return whether a version of an experiment can run on a compute capability, major * 10 + minor.
+
+    >>> runs_on("gemm_ladder", "tma", 89), runs_on("gemm_ladder", "tma", 100)
+    (False, True)
+    >>> runs_on("gemm_ladder", "warp_specialised", 100), runs_on("decode_step", "triton", 80)
+    (False, False)
+    """
+    return experiment in _PLAIN or _works(version, capability)
+
+
+def _works(version: str, capability: int) -> bool:
+    return capability // 10 == 9 if version in _WGMMA else capability >= 90 if version in _FROM_SM90 else True
 
 
 def _runs_here(version: str) -> bool:
     import torch
 
-    major = torch.cuda.get_device_capability()[0]
-    return major == 9 if version in _WGMMA else major >= 9 if version in _FROM_SM90 else True
+    major, minor = torch.cuda.get_device_capability()
+    return _works(version, 10 * major + minor)
 
 
 def _sampled_product(out, a64, b64, length: int, share: float):
@@ -978,6 +998,290 @@ def _autotune_call(case: dict) -> Call:
     return Call(lambda: gemm.tune(a, b), prove, "gemm")
 
 
+# The FlashAttention curve ---------------------------------------------------------------------------------------------
+
+CURVE_TOKENS = 16384  # in all, whatever the length: the batch is what is left
+YARDSTICK = 8192  # the rows of the square product that is timed beside each case
+SLOW = ("naive", "fa1")  # in cases of their own: beside a call of half a second the card would rest
+BACKWARD = ("fa2", "sdpa_flash", "sdpa_cudnn")
+
+
+def _flash_cases(gpu: Gpu, quick: bool):
+    # Nothing quick here: what it compiles alone takes half a minute.
+    case = {"dtype": "bf16", "h": 16, "d_h": 128}
+    # The proof of one head needs L x L numbers in float64 several times, of its gradients more often.
+    lengths = [length for length in (512, 1024, 2048, 4096, 8192, 16384) if 128 * length**2 <= gpu.memory_bytes]
+    for length in () if quick else lengths:
+        for causal in (False, True):
+            shape = case | {"B": CURVE_TOKENS // length, "L": length, "causal": causal}
+            yield shape
+            if 6 * 16 * shape["B"] * length**2 <= gpu.memory_bytes:  # S, P, and what is kept for the next call
+                yield shape | {"slow": True}
+            if length == 16384:
+                yield shape | {"sustained": True}
+            if length in (2048, 16384):
+                yield shape | {"pass": "backward"}
+
+
+def _flash_dtype(case: dict, version: str) -> str:
+    return "fp8" if version == "fa3_fp8" else case["dtype"]
+
+
+def _flash_demand(case: dict, version: str) -> Demand:
+    from ..kernels import flash
+
+    if version == "gemm":
+        return _gemm_demand({"dtype": case["dtype"]} | dict.fromkeys("MNK", YARDSTICK), version)
+    shape = {name: case[name] for name in ("B", "h", "L", "d_h")}
+    scores = case["B"] * case["h"] * case["L"] ** 2
+    share = 0.5 if case["causal"] else 1.0
+    size, results = DTYPE_BYTES[_flash_dtype(case, version)], DTYPE_BYTES[case["dtype"]]
+    elements = case["B"] * case["h"] * case["L"] * case["d_h"]
+    hbm = 3 * size * elements + results * elements  # Q, K and V; O
+    if case.get("pass") == "backward":
+        # The papers' convention: five products for two. Read: Q, K, V, O and dO; written: dQ, dK and dV.
+        work = {"tensor": 10 * share * scores * case["d_h"], "exp": share * scores}
+        return Demand("attention, backward", work, {"hbm": 8 * size * elements})
+    if version == "naive":  # its products leave out no masked tile; what counts as useful is the same
+        moved = ledger.WORKLOADS["attention_naive"].demand(**shape, b=size)
+        work = {"tensor": share * moved.flop, "exp": share * scores}
+        return Demand(moved.title, work, moved.traffic, moved.launches)
+    traffic = {"hbm": hbm}
+    if version == "fa1":
+        traffic["l2"] = flash.fa1_bytes(**shape, causal=case["causal"], size=size)
+    elif version in ("fa2", "fa3", "fa3_fp8"):
+        rows = flash.FA2[2]["BLOCK_M"] if version == "fa2" else _fa3_rows(case)
+        asked = flash.fa2_bytes(**shape, causal=case["causal"], size=size, block_m=rows)
+        traffic["l2"] = asked + (results - size) * elements
+    work = {"tensor": 4 * share * scores * case["d_h"], "exp": share * scores}
+    return Demand("fused attention", work, traffic)
+
+
+def _fa3_rows(case: dict) -> int:
+    """Return for how many rows of Q `fa3` reads K and V once, on average, with the tiles that it takes on 132 SMs."""
+    from ..kernels import flash_hopper
+
+    wide = flash_hopper.wide_of(case["B"] * case["h"], case["L"], case["causal"], 132)
+    return -(-case["L"] // flash_hopper.tiles_of(case["L"], wide))
+
+
+class _Exact:
+    """Attention of a case's first and last head in float64, with its logsumexp, or with `do` its gradients."""
+
+    def __init__(self, q, k, v, causal, do=None):
+        import torch
+
+        self._found = {}
+        for head in (0, -1):
+            q1, k1, v1 = (x.flatten(0, 1)[head].double().requires_grad_(do is not None) for x in (q, k, v))
+            s = q1 @ k1.t() * q1.shape[-1] ** -0.5
+            if causal:
+                s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), -float("inf"))
+            found = s.softmax(-1) @ v1
+            if do is None:
+                self._found[head] = found, s.logsumexp(-1)
+            else:
+                self._found[head] = torch.autograd.grad(found, (q1, k1, v1), do.flatten(0, 1)[head].double())
+
+    def _errors(self, index: int, tensor) -> list:
+        """Return (error, result) of each head."""
+        heads = tensor.flatten(0, 1)
+        return [(heads[head].double() - exact[index], exact[index]) for head, exact in self._found.items()]
+
+    def share(self, index: int, tensor) -> float:
+        """Return the error's norm over the result's, where it is largest among blocks of 64 rows; NaN stays NaN."""
+        import torch
+
+        blocks = [zip(*(x.split(64) for x in pair), strict=True) for pair in self._errors(index, tensor)]
+        return torch.stack([error.norm() / exact.norm() for pairs in blocks for error, exact in pairs]).max().item()
+
+    def largest(self, index: int, tensor) -> float:
+        """Return the largest error of an element; NaN stays NaN."""
+        import torch
+
+        return torch.cat([error.abs() for error, _ in self._errors(index, tensor)]).max().item()
+
+
+def _rounded(times: int, dtype: str = "bf16") -> float:
+    """Return the error that independent roundings leave in a sum of many numbers, as a share of it, at most.
+
+    One rounding errs by up to u, evenly distributed, so by u / sqrt(3) in the mean square.
+    """
+    return {"bf16": 2.0**-8, "fp8": 2.0**-4}[dtype] * (times / 3) ** 0.5
+
+
+# P and O are rounded, P in FP8 to e4m3. The naive kernels round S too: P = exp(S) feels S times its share, and where P
+# is large S^2 is 5 on average, for normal S weighted with P^2.
+_ROUNDINGS = {"naive": (2 + 5, "bf16"), "fa3_fp8": (2, "fp8")}
+
+
+def _flash(case: dict, versions):
+    import torch
+
+    from ..kernels import Check, attention, flash, flash_hopper
+
+    causal = case["causal"]
+    shape = (case["B"], case["h"], case["L"], case["d_h"])
+    q, k, v = (_normal(*shape, dtype=case["dtype"], seed=SEED + i) for i in range(3))
+    if case.get("pass") == "backward":
+        return _flash_backward(case, [name for name in versions if name in BACKWARD], q, k, v)
+    chosen = [name for name in versions if (name in SLOW) == ("slow" in case) and _runs_here(name)]
+    chosen = [name for name in chosen if name != "flex" or case["L"] == 16384]  # it compiles for each shape
+    out, lse = torch.empty_like(q), torch.empty(shape[:3], dtype=torch.float32, device=q.device)
+    a, b, product, fp8, exact = None, None, None, None, {}
+    if "gemm" in chosen:
+        a, b = (_normal(YARDSTICK, YARDSTICK, dtype=case["dtype"], seed=SEED + i) for i in range(2))
+        product = torch.empty_like(a)
+    if "fa3_fp8" in chosen:
+        (q8, s_q), (k8, s_k), (v8, s_v) = (flash_hopper.quantise_heads(x) for x in (q, k, v))
+        fp8 = (q8, k8, flash_hopper.fp8_layout_of_v(v8), s_q, s_k, s_v)
+        dequantised = [x.double() * s[:, :, None, None] for x, s in ((q8, s_q), (k8, s_k), (v8, s_v))]
+    runs = {
+        "gemm": lambda: torch.mm(a, b.t(), out=product),
+        "naive": lambda: attention.naive(q, k, v, causal, out),
+        "fa1": lambda: flash.fa1(q, k, v, causal, out),
+        "fa2": lambda: flash.fa2(q, k, v, causal, out, lse),
+        "fa3": lambda: flash_hopper.fa3(q, k, v, causal, out, lse),
+        "fa3_fp8": lambda: flash_hopper.fa3_fp8(*fp8, causal, out, lse),
+        "sdpa_flash": _sdpa("FLASH_ATTENTION", q, k, v, causal),
+        "sdpa_cudnn": _sdpa("CUDNN_ATTENTION", q, k, v, causal),
+    }
+    for name, build in _LIBRARIES.items():
+        if name in chosen and (run := build(q, k, v, causal)):
+            runs[name] = run
+
+    def prove(name):
+        if name == "gemm":
+            product.fill_(float("nan"))
+            runs[name]()
+            return _sampled_product(product, a.double(), b.double(), YARDSTICK, 2**-8)
+        dtype = _flash_dtype(case, name)
+        if dtype not in exact:
+            exact[dtype] = _Exact(*(dequantised if dtype == "fp8" else (q, k, v)), causal)
+        out.fill_(float("nan"))
+        lse.fill_(float("nan"))
+        tolerance = _rounded(*_ROUNDINGS.get(name, (2, "bf16")))
+        shares = [exact[dtype].share(0, runs[name]()) / tolerance]
+        if name in ("fa2", "fa3", "fa3_fp8"):
+            # fp32 sums of products; Hopper's FP8 sums keep 14 bits of each of their d_h / 32 = 4 parts.
+            shares.append(exact[dtype].largest(1, lse) / (2**-7 if dtype == "fp8" else 2**-10))
+        return Check(torch.tensor(shares).max().item() * tolerance, tolerance)
+
+    kernel = {"naive": "attention", "fa1": "flash", "fa2": "flash", "fa3": "flash_hopper", "fa3_fp8": "flash_hopper"}
+    return {name: Call(runs[name], lambda name=name: prove(name), kernel.get(name)) for name in chosen if name in runs}
+
+
+def _sdpa(backend: str, q, k, v, causal: bool):
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def run():
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    return run
+
+
+def _flash_backward(case: dict, versions, q, k, v):
+    import torch
+
+    from ..kernels import Check, flash
+
+    do, causal, exact = _normal(*q.shape, dtype=case["dtype"], seed=SEED + 3), case["causal"], []
+    leaves, forward = [each.detach().requires_grad_() for each in (q, k, v)], {}
+
+    def ours():
+        if "fa2" not in forward:
+            lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+            forward["fa2"] = flash.fa2(q, k, v, causal, lse=lse), lse
+        o, lse = forward["fa2"]
+        return flash.fa2_backward(q, k, v, o, do, lse, causal)
+
+    def library(backend):
+        if backend not in forward:
+            forward[backend] = _sdpa(backend, *leaves, causal)()
+        return torch.autograd.grad(forward[backend], leaves, do, retain_graph=True)
+
+    runs = {
+        "fa2": ours,
+        "sdpa_flash": lambda: library("FLASH_ATTENTION"),
+        "sdpa_cudnn": lambda: library("CUDNN_ATTENTION"),
+    }
+
+    def prove(name):
+        if not exact:
+            exact.append(_Exact(q, k, v, causal, do))
+        # P, dS, O within delta, the result, and what was P of the other kernel.
+        tolerance = _rounded(5)
+        shares = torch.tensor([exact[0].share(index, grad) for index, grad in enumerate(runs[name]())])
+        return Check(shares.max().item(), tolerance)
+
+    return {
+        name: Call(runs[name], lambda name=name: prove(name), "flash" if name == "fa2" else None)
+        for name in versions
+        if _runs_here(name)
+    }
+
+
+# Peers that are timed where they are installed: each returns a call, or None. What fails, fails in its own proof.
+
+
+def _flex(q, k, v, causal: bool):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    ready = []
+
+    def run():
+        if not ready:
+            mask = None
+            if causal:
+                length = q.shape[2]
+                mask = create_block_mask(lambda b, h, row, key: row >= key, None, None, length, length, q.device)
+            ready.extend((_compiled(flex_attention), mask))
+        return ready[0](q, k, v, block_mask=ready[1])
+
+    return run
+
+
+def _flash_attn_4(q, k, v, causal: bool):
+    try:
+        from flash_attn.cute import flash_attn_func
+    except ImportError:
+        return None
+    operands = [x.transpose(1, 2).contiguous() for x in (q, k, v)]  # (B, L, h, d_h)
+
+    def run():
+        found = flash_attn_func(*operands, causal=causal)
+        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
+
+    return run
+
+
+def _flashinfer(q, k, v, causal: bool):
+    try:
+        import flashinfer
+    except ImportError:
+        return None
+    import torch
+
+    B, h, L, d_h = q.shape
+    operands = [x.transpose(1, 2).reshape(B * L, h, d_h) for x in (q, k, v)]  # sequences one after the other
+    ready = []
+
+    def run():
+        if not ready:
+            space = torch.empty(2**27, dtype=torch.uint8, device=q.device)
+            ready.append(flashinfer.BatchPrefillWithRaggedKVCacheWrapper(space, "NHD"))
+            starts = torch.arange(B + 1, dtype=torch.int32, device=q.device) * L
+            ready[0].plan(starts, starts, h, h, d_h, causal=causal, q_data_type=q.dtype)
+        return ready[0].run(*operands).view(B, L, h, d_h).transpose(1, 2)
+
+    return run
+
+
+_LIBRARIES = {"flex": _flex, "flash_attn_4": _flash_attn_4, "flashinfer": _flashinfer}
+
+
 EXPERIMENTS = {
     each.name: each
     for each in (
@@ -1142,6 +1446,21 @@ EXPERIMENTS = {
             demand=_first_demand,
             cache="warm",
             once=True,
+        ),
+        Experiment(
+            name="flash",
+            title="attention of 16,384 tokens against length, from three kernels to FlashAttention-3, beside libraries",
+            versions=(
+                *("gemm", "naive", "fa1", "fa2", "fa3", "fa3_fp8"),
+                *("sdpa_flash", "sdpa_cudnn", "flex", "flash_attn_4", "flashinfer"),
+            ),
+            cases=_flash_cases,
+            prepare=_flash,
+            demand=_flash_demand,
+            dtype=_flash_dtype,
+            cache="warm",
+            budget_s=0.08,
+            settle_s=0.5,
         ),
     )
 }

@@ -12,22 +12,24 @@ from ._triton import DTYPES, INTERPRETED, KernelError, output, require, same_sha
 TensorDescriptor = triton.tools.tensor_descriptor.TensorDescriptor
 
 HEAD_DIMS = (64, 128)
-# BLOCK_N keys are split over 4 warps. By bytes per element, here and below: fp32 is for the interpreter only.
+# BLOCK_N keys are split over 4 warps: the tile of FA1's own code for d_h = 128, fmha_fwd_hdim128.cu.
+# By bytes per element, here and below: fp32 is for the interpreter only.
 FA1 = {
     2: dict(BLOCK_M=16, BLOCK_N=128, num_warps=4, num_stages=2),
     4: dict(BLOCK_M=16, BLOCK_N=64, num_warps=4, num_stages=1),
 }
-# HEADS heads take turns, so that at any time their programs are at similar blocks of Q.
+# HEADS heads take turns, so that at any time their programs are at similar blocks of Q. With 168 registers per thread
+# and 49 KiB of shared memory three programs fit on an SM: one takes exponentials while the others multiply.
 FA2 = {
-    2: dict(BLOCK_M=128, BLOCK_N=64, HEADS=4, num_warps=4, num_stages=2),
+    2: dict(BLOCK_M=64, BLOCK_N=128, HEADS=4, num_warps=4, num_stages=1, maxnreg=168),
     4: dict(BLOCK_M=32, BLOCK_N=32, HEADS=4, num_warps=4, num_stages=1),
 }
 KEYS_VALUES = {
-    2: dict(BLOCK_M=64, BLOCK_N=128, HEADS=4, num_warps=8, num_stages=3),
+    2: dict(BLOCK_M=64, BLOCK_N=64, HEADS=4, num_warps=4, num_stages=2),
     4: dict(BLOCK_M=32, BLOCK_N=32, HEADS=4, num_warps=4, num_stages=1),
 }
 QUERIES = {
-    2: dict(BLOCK_M=128, BLOCK_N=64, HEADS=4, num_warps=8, num_stages=2),
+    2: dict(BLOCK_M=128, BLOCK_N=64, HEADS=4, num_warps=8, num_stages=3),
     4: dict(BLOCK_M=32, BLOCK_N=32, HEADS=4, num_warps=4, num_stages=1),
 }
 LOG2E = tl.constexpr(math.log2(math.e))  # exp(x) = exp2(x LOG2E), and exp2 is one instruction
@@ -52,14 +54,14 @@ def fa1_bytes(B, h, L, d_h, causal=False, size=2, block_n=128):
     return B * h * (size * d_h * (3 * L + visits) + (visits - L) * (8 * d_h + 16))
 
 
-def fa2_bytes(B, h, L, d_h, causal=False, size=2, block_m=128):
+def fa2_bytes(B, h, L, d_h, causal=False, size=2, block_m=64):
     """Return the bytes that FA2's programs ask for: Q, O and lse once, K and V once for each block of queries.
 
     A head costs 2 L d_h size + 4 L + 2 V d_h size, with V = L ceil(L / B_r) visits of keys, about half when causal.
     Programs that run together ask for the same keys, so that L2 answers for nearly all but the first of them.
 
     >>> round(fa2_bytes(1, 16, 4096, 128) / 1e9, 2)  # GB; if K and V cross HBM once, 0.07
-    1.11
+    2.18
     """
     blocks = math.ceil(L / block_m)
     visits = sum(min((block + 1) * block_m, L) for block in range(blocks)) if causal else L * blocks
@@ -75,23 +77,41 @@ def fa1_tiles(L, causal=False, block_m=16, block_n=128):
     return sum(math.ceil((L - start if causal else L) / block_m) for start in range(0, L, block_n))
 
 
-def fa1_seconds(B, h, L, causal=False, sms=132, clock=1.98e9, latency=4000, busy=2700):
+def fa1_seconds(B, h, L, causal=False, sms=132, clock=1.98e9, latency=4100, busy=2400):
     """Return a model of FA1's time on a GPU, for d_h = 128 and the config `FA1`.
 
-    A tile of S is a chain with nothing beside it: Q and O arrive, 64 mma per warp, two exchanges between warps for the
-    maximum and the sum, one for O, results leave. So with p = ceil(B h / sms) programs on the busiest SM
+    A tile of S is one chain of dependent steps. In cycles, from the machine code and the latency of each instruction:
+    Q K^T and its maximum 750, the maximum between warps 200, P and its sum 300, P V 450, O between warps 850, O
+    rescaled 200, O, l and m written 450; that is 3200. Measured, on one H200: 3,630 with 16 programs, up to 4,940 with
+    128, which wait longer for L2; `latency` is between. A block of keys costs about a tile more, for K and V to arrive.
 
-        time = p tiles max(busy, latency / min(p, 2)) / clock
+    An SM holds two programs. They share the pipe of shared memory, 128 bytes a cycle, which a tile keeps `busy`:
+    operands of 64 mma per warp 640 cycles, parts of O 512, Q, O and its new order 288, row values and shuffles 230; in
+    all 1,670, and with what else they share, from the measurement, 2,400.
+    Each program finds it taken with probability busy / latency and then waits for the other:
 
-    where `busy` is what the pipe of shared memory needs for one tile, in cycles, counted in the machine code: 4 warps
-    each with 302 words (1208), 58 ldmatrix of 512 bytes (928) and 144 shuffles (576). Two programs fit on an SM.
-    `latency`, the whole chain, is an estimate: measure one length and set it; other lengths and heads follow.
+        cycles for a tile of both = latency + busy^2 / latency
 
     >>> round(fa1_seconds(1, 16, 4096) * 1e3, 1)  # ms; 16 of 132 SMs work
-    16.5
+    14.1
+    >>> round(fa1_seconds(16, 16, 1024) * 1e3, 2)  # 124 SMs have two programs
+    1.11
     """
-    programs = math.ceil(B * h / sms)
-    return programs * fa1_tiles(L, causal) * max(busy, latency / min(programs, 2)) / clock
+    pairs, single = divmod(math.ceil(B * h / sms), 2)
+    cycles = pairs * (latency + busy**2 / latency) + single * latency
+    return cycles * (fa1_tiles(L, causal) + math.ceil(L / FA1[2]["BLOCK_N"])) / clock
+
+
+def naive_seconds(B, h, L, d_h, bytes_per_s, flop_per_s, size=2):
+    """Return a model of the time of `attention.naive` with S and P beyond L2, from the speeds of a copy and of a GEMM.
+
+    Its kernels move 4 B h (L^2 + L d_h) elements. P V hides its product behind the reading of P. Q K^T does not: a
+    program writes a block of S after it has computed it. A causal mask saves nothing, since masked tiles are computed.
+
+    >>> round(naive_seconds(1, 32, 4096, 128, 4.3e12, 756e12) * 1e3, 2)  # ms; Q K^T takes 0.18 of it
+    1.21
+    """
+    return 4 * B * h * (L**2 + L * d_h) * size / bytes_per_s + 2 * B * h * L**2 * d_h / flop_per_s
 
 
 # Versions ------------------------------------------------------------------------------------------------------------
@@ -129,9 +149,11 @@ def fa2(q, k, v, causal, out=None, lse=None, config=None):
     q_desc, o_desc = _blocks(config["BLOCK_M"], q=q, out=out)
     k_desc, v_desc = _blocks(config["BLOCK_N"], k=k, v=v)
     grid = (triton.cdiv(L, config["BLOCK_M"]) * B * h,)
+    masked = bool(causal or L % config["BLOCK_N"])
     fa2_kernel[grid](
-        q_desc, k_desc, v_desc, o_desc, lse, B * h, L, h // h_kv, d_h**-0.5 * LOG2E.value, d_h, bool(causal), **config
-    )
+        q_desc, k_desc, v_desc, o_desc, lse, B * h, L, h // h_kv, d_h**-0.5 * LOG2E.value, d_h, bool(causal), masked,
+        **config,
+    )  # fmt: skip
     return out
 
 
@@ -208,6 +230,18 @@ def place_of(blocks, heads, HEADS: tl.constexpr):
     return first + turn % size, turn // size
 
 
+@triton.jit
+def sum_of_warps(parts):
+    """Return the sum of (4, M, N) over its first dimension, (M, N)."""
+    # tl.sum would bring the four parts of one element into four threads, with stores that hit one bank 8 times: 4096
+    # cycles for 16 x 128. tl.split brings them into one thread, in words of 16 bytes: 512.
+    M: tl.constexpr = parts.shape[1]
+    N: tl.constexpr = parts.shape[2]
+    even, odd = tl.split(tl.reshape(tl.permute(parts, (1, 2, 0)), (M, N, 2, 2)))
+    first, second = tl.split(even + odd)
+    return first + second
+
+
 # One program: one head, all of its queries and keys.
 # Grid: B h programs; with fewer heads than SMs the others have nothing to do.
 # HBM traffic per program: K and V once; Q, O, l and m for each block of BLOCK_N keys, unless L2 holds them: fa1_bytes.
@@ -252,7 +286,7 @@ def fa1_kernel(
             p = tl.exp2(s - m_tile[None, :, None])  # each row sees this block's first key: m_tile is finite
             l_tile = tl.sum(tl.sum(p, axis=2), axis=0)
             o_parts = tl.dot(p.to(v.dtype), v, input_precision="ieee")  # (WARPS, BLOCK_M, D)
-            o_tile = tl.sum(o_parts, axis=0)  # between warps: the price of split-K
+            o_tile = sum_of_warps(o_parts)  # (BLOCK_M, D)  the price of split-K
 
             m = tl.maximum(m_old, m_tile)
             alpha = l_old * tl.exp2(m_old - m)
@@ -260,11 +294,12 @@ def fa1_kernel(
             l_new = alpha + beta * l_tile
             o = o_old * (alpha / l_new)[:, None] + o_tile * (beta / l_new)[:, None]  # normalised each time
             last = start_m < start_n + BLOCK_N if CAUSAL else start_n + BLOCK_N >= L
-            tl.store(out_ptr + offs, o.to(out_ptr.dtype.element_ty), mask=mask & last)
-            later = row_mask & ~last
-            tl.store(o_ptr + offs, o, mask=later[:, None])
-            tl.store(l_ptr + rows, l_new, mask=later)
-            tl.store(m_ptr + rows, m, mask=later)
+            if last:
+                tl.store(out_ptr + offs, o.to(out_ptr.dtype.element_ty), mask=mask)  # HBM: written once
+            else:
+                tl.store(o_ptr + offs, o, mask=mask)  # written for each block of keys but the last
+                tl.store(l_ptr + rows, l_new, mask=row_mask)
+                tl.store(m_ptr + rows, m, mask=row_mask)
         tl.debug_barrier()  # other threads read what was written here
 
 
@@ -275,7 +310,7 @@ def fa1_kernel(
 @triton.jit
 def fa2_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, heads, L, group, scale, D: tl.constexpr, CAUSAL: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr,
+    MASKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(L, BLOCK_M)
     head, block = place_of(blocks, heads, HEADS)
@@ -290,7 +325,7 @@ def fa2_kernel(
     o = tl.zeros((BLOCK_M, D), tl.float32)
     end = min(start_m + BLOCK_M, L) if CAUSAL else L
     whole = (start_m if CAUSAL else L) // BLOCK_N * BLOCK_N  # keys in tiles without a mask
-    for masked in tl.static_range(2):
+    for masked in tl.static_range(2 if MASKED else 1):
         for start_n in range(whole if masked else 0, end if masked else whole, BLOCK_N):
             k = k_desc.load([head // group, start_n, 0]).reshape(BLOCK_N, D)
             s = tl.dot(q, k.T, input_precision="ieee")  # (BLOCK_M, BLOCK_N)  2 BLOCK_M BLOCK_N d_h FLOP

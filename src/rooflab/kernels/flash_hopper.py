@@ -3,6 +3,8 @@
 Q is (B, h, L, d), K and V are (B, h_kv, L, d); h is a multiple of h_kv. `fa3` takes bf16 and fp16, `fa3_fp8` e4m3.
 """
 
+import functools
+import heapq
 import math
 
 from . import gemm
@@ -16,99 +18,74 @@ FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # of e4m3
 HEAD_DIMS = (64, 128)
 ROWS = gl.constexpr(64)  # of Q for a consumer: those of one wgmma
+BLOCK_N = gl.constexpr(128)  # keys in a tile of K or V
+TAIL = gl.constexpr(64)  # keys at a time where a mask is needed
 P_SHIFT = gl.constexpr(8)  # P of FP8 is stored times 2**8: what is above 2**-14 stays a normal number of e4m3
+LN2 = gl.constexpr(math.log(2))
+ONE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))  # of one number, the same for all threads
+SLOTS_BYTES = 128 * 2**10  # of shared memory, for tiles of K and V on their way
 L2_BYTES = 32 * 2**20  # of K and V that programs that run together should share
-
-# CONSUMERS warpgroups have 64 rows of Q each; the ring has SLOTS places for tiles of BLOCK_N keys, of K or V.
-# OVERLAP: a warpgroup's own softmax runs under its next product. TAIL: keys at a time where a mask is needed.
-# SCHEDULE: "grid" has a program per tile; one per SM takes every so many-th ("stride"), or the next as it is "free".
-THREE = dict(CONSUMERS=3, BLOCK_N=128, SLOTS=4, OVERLAP=False, TAIL=128, SCHEDULE="free")
-TWO = dict(CONSUMERS=2, BLOCK_N=128, SLOTS=5, OVERLAP=True, TAIL=128, SCHEDULE="free")
-FP8_THREE = dict(CONSUMERS=3, BLOCK_N=128, SLOTS=8, OVERLAP=False, TAIL=128, SCHEDULE="free")
-# By (head dimension, causal): the shortest L that a config is for, longest first.
-CONFIGS = {
-    (128, False): [(0, THREE)],
-    (128, True): [(8192, THREE), (0, dict(TWO, TAIL=64))],
-    (64, False): [(0, dict(THREE, SLOTS=8))],
-    (64, True): [(0, dict(THREE, SLOTS=8, TAIL=64))],
-}
-REGISTERS = {2: 240, 3: 160}  # of a consumer's thread; the producer keeps 24 or 32
+NARROW = 1.08  # time of a row in a tile of 128 rows over that in one of 192: two consumers overlap less than three
 TEMPLATES = {}  # (shape, strides, dtype, block): what TMA must know of such a tensor, without its address
-COUNTERS = {}  # device: the next tile, for "free"
+COUNTERS = {}  # device: the next tile
 
 
 # Schedule ------------------------------------------------------------------------------------------------------------
 
 
-def tile_at(tile, heads, blocks, group, causal):
-    """Return the head and the block of rows of a tile, by the kernel's own function: long rows first in each group.
+def tile_at(tile, heads, L, group, wide, causal):
+    """Return the head of a tile and its first row for each consumer, by the kernel's own function; L is for none.
 
-    >>> [tile_at(tile, 3, 2, 2, True) for tile in range(6)]
-    [(0, 1), (1, 1), (0, 0), (1, 0), (2, 1), (2, 0)]
+    >>> [tile_at(tile, 2, 512, 1, 2, False) for tile in (0, 1, 4)]  # 192 + 192 + 128 rows, those of 128 last
+    [(0, [0, 64, 128]), (0, [192, 256, 320]), (0, [384, 448, 512])]
     """
-    return place_of.fn(tile, heads, blocks, group, causal)
+    head, first, consumers = place_of.fn(tile, heads, L, group, wide, tiles_of(L, wide), causal)
+    return head, [min(first + 64 * me, L) if me < consumers else L for me in range(3)]
 
 
-def spans(block, consumer, L, causal, config):
-    """Return the tiles of keys that a block needs, and of them those a consumer takes whole and those with a mask.
+def tiles_of(L, wide):
+    """Return how many tiles a head has: `wide` of 192 rows, the rest of 128.
 
-    >>> spans(1, 0, 512, True, THREE), spans(1, 2, 512, True, THREE), spans(0, 0, 200, False, THREE)
-    ((3, 1, 1), (3, 2, 1), (2, 1, 1))
+    >>> tiles_of(512, 2), tiles_of(512, 0)
+    (3, 4)
     """
-    row = (block * config["CONSUMERS"] + consumer) * ROWS.value
-    needed = needed_of.fn(block, L, config["CONSUMERS"], config["BLOCK_N"], causal)
-    return needed, *span_of.fn(row, L, config["BLOCK_N"], causal)
+    return wide + triton.cdiv(max(L - 192 * wide, 0), 128)
 
 
-def efficiency(heads, L, causal, config, programs=132, group=None):
-    """Return the useful share of all programs' time, if a product of 64 x 64 scores takes one unit of it.
+def makespan(heads, L, wide, sms):
+    """Return the time of the longest program if all keys are seen; 1 is a row's, in a tile of 192 rows.
 
-    What is masked or beyond L counts as lost, and so does the time of programs that have nothing left to do.
-
-    >>> [round(efficiency(16, 16384, causal, THREE), 3) for causal in (False, True)]
-    [0.94, 0.974]
-    >>> [round(efficiency(512, 512, True, dict(TWO, TAIL=tail)), 3) for tail in (128, 64)]
-    [0.797, 0.882]
+    >>> [round(makespan(16, 16384, wide, 132)) for wide in (85, 82)]  # 11 waves of one kind, or the last of small ones
+    [2112, 2058]
     """
-    blocks = triton.cdiv(L, ROWS.value * config["CONSUMERS"])
-    group = group or group_of(L, 128, causal)
-    costs = [_cost(tile_at(tile, heads, blocks, group, causal)[1], L, causal, config) for tile in range(heads * blocks)]
-    if config["SCHEDULE"] == "stride":
-        loads = [sum(costs[program::programs]) for program in range(programs)]
-    else:
-        loads = [0] * programs
-        for cost in costs:
-            loads[loads.index(min(loads))] += cost
-    useful = heads * L * (L + 1) / 2 if causal else heads * L * L
-    return useful / ROWS.value**2 / (max(loads) * programs)
+    loads = [0.0] * sms
+    for tile in range(heads * tiles_of(L, wide)):
+        heapq.heappush(loads, heapq.heappop(loads) + (192 if tile < heads * wide else 128 * NARROW))
+    return max(loads)
 
 
-def _cost(block, L, causal, config):
-    total, tail = 0, config["TAIL"]
-    for consumer in range(config["CONSUMERS"]):
-        row = (block * config["CONSUMERS"] + consumer) * ROWS.value
-        _, whole, masked = spans(block, consumer, L, causal, config)
-        seen = (min(row + ROWS.value, L) if causal else L) - whole * config["BLOCK_N"]  # keys in the tile with a mask
-        total += whole * config["BLOCK_N"] + masked * triton.cdiv(seen, tail) * tail
-    return total / ROWS.value
+@functools.cache
+def wide_of(heads, L, causal, sms):
+    """Return how many of a head's tiles have 192 rows, the rest 128: if possible so that the last wave is nearly full.
+
+    >>> wide_of(16, 16384, False, 132), wide_of(16, 16384, True, 132)
+    (82, 85)
+    """
+    if causal:  # tiles are of all lengths, and short ones fill the last wave
+        return L // 192
+    waves = range(heads * (L // 192) // sms + 1)
+    return min((L // 192, *(wave * sms // heads for wave in waves)), key=lambda wide: makespan(heads, L, wide, sms))
 
 
 def group_of(L, d, causal):
     """Return how many heads' tiles are mixed: causal tiles are of all lengths, but K and V should stay in L2.
 
+    More than 64 at a time would ask HBM for all K and V at once, and then for nothing.
+
     >>> group_of(512, 128, True), group_of(16384, 128, True), group_of(16384, 128, False)
-    (128, 4, 1)
+    (64, 4, 1)
     """
-    return max(1, L2_BYTES // (4 * L * d)) if causal else 1
-
-
-def config_for(L, d, causal):
-    """Return the config that `fa3` takes if none is given.
-
-    >>> config_for(512, 128, True)["CONSUMERS"], config_for(16384, 128, True)["CONSUMERS"]
-    (2, 3)
-    """
-    return next(config for shortest, config in CONFIGS[d, bool(causal)] if shortest <= L)
+    return min(max(1, L2_BYTES // (4 * L * d)), 64) if causal else 1
 
 
 # FP8 -----------------------------------------------------------------------------------------------------------------
@@ -164,14 +141,14 @@ def reference(q, k, v, causal):
     return torch.softmax(s, dim=-1) @ v
 
 
-def fa3(q, k, v, causal, out=None, lse=None, config=None):
+def fa3(q, k, v, causal, out=None, lse=None, wide=None):
     """Return attention; `lse` (B, h, L), fp32, takes the natural logarithm of each row's sum. For sm_90 only."""
     B, h, L, d = _shape(q, k, v, DTYPES, HEAD_DIMS)
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
-    return _launch(q, k, v, out, lse, None, None, None, causal, config or config_for(L, d, causal))
+    return _launch(q, k, v, out, lse, None, None, None, causal, wide)
 
 
-def fa3_fp8(q, k, v_t, scale_q, scale_k, scale_v, causal, out=None, lse=None, config=None):
+def fa3_fp8(q, k, v_t, scale_q, scale_k, scale_v, causal, out=None, lse=None, wide=None):
     """Return attention in bf16 of e4m3 operands, V^T from `fp8_layout_of_v`, with scales (B, h) or (B, h_kv)."""
     B, h, L, d = _shape(q, k, None, (FP8,), (128,))
     h_kv, padded = k.shape[1], L + -L % 16
@@ -181,10 +158,10 @@ def fa3_fp8(q, k, v_t, scale_q, scale_k, scale_v, causal, out=None, lse=None, co
         if not scale.is_contiguous():
             raise KernelError(f"{name} has strides {scale.stride()}; pass {name}.contiguous()")
     out = torch.empty(q.shape, dtype=torch.bfloat16, device=q.device) if out is None else out
-    return _launch(q, k, v_t, out, lse, scale_q, scale_k, scale_v, causal, config or FP8_THREE)
+    return _launch(q, k, v_t, out, lse, scale_q, scale_k, scale_v, causal, wide)
 
 
-def _launch(q, k, v, out, lse, scale_q, scale_k, scale_v, causal, config):
+def _launch(q, k, v, out, lse, scale_q, scale_k, scale_v, causal, wide):
     B, h, L, d = q.shape
     _require_hopper(q)
     _require_like(out, "out", q.shape, torch.bfloat16 if q.dtype == FP8 else q.dtype, q.device)
@@ -193,22 +170,17 @@ def _launch(q, k, v, out, lse, scale_q, scale_k, scale_v, causal, config):
     for name, tensor in (("out", out), ("lse", lse)):
         if tensor is not None and not tensor.is_contiguous():
             raise KernelError(f"{name} has strides {tensor.stride()}; pass a contiguous one")
-    config = dict(config)
-    consumers, block_n, schedule = (config[name] for name in ("CONSUMERS", "BLOCK_N", "SCHEDULE"))
-    if not causal and L % block_n == 0:
-        config["TAIL"] = 0  # no tile needs a mask
-    v_block = (d, block_n) if q.dtype == FP8 else (block_n, d)
-    blocks = (ROWS.value, d), (block_n, d), v_block, (ROWS.value, d)
+    sms, keys = sm_count(q.device), BLOCK_N.value
+    wide = wide_of(B * h, L, bool(causal), sms) if wide is None else wide
+    blocks = (ROWS.value, d), (keys, d), (d, keys) if q.dtype == FP8 else (keys, d), (ROWS.value, d)
     names = ("q", "k", "v", "out")
     descriptors = [_describe(*each) for each in zip(names, (q, k, v, out.view(1, B * h, L, d)), blocks, strict=True)]
-    tiles = B * h * triton.cdiv(L, ROWS.value * consumers)
-    grid = (tiles if schedule == "grid" else min(tiles, sm_count(q.device)),)
-    counter = counter_of(q.device) if schedule == "free" else q
     scales = (scale_q, scale_k, scale_v) if q.dtype == FP8 else (q, q, q)  # q: not read
-    fa3_kernel[grid](
-        *descriptors, out if lse is None else lse, *scales, counter, B * h, h, h // k.shape[1], L,
-        group_of(L, d, causal), d**-0.5 * math.log2(math.e), bool(causal), lse is not None, q.dtype == FP8,
-        REGISTERS[consumers], **config, num_warps=4,
+    fa3_kernel[(min(B * h * tiles_of(L, wide), sms),)](
+        *descriptors, out if lse is None else lse, *scales, counter_of(q.device), B * h, h, h // k.shape[1], L,
+        group_of(L, d, causal), wide, tiles_of(L, wide), d**-0.5 * math.log2(math.e), bool(causal),
+        bool(causal or L % keys), lse is not None, q.dtype == FP8, SLOTS_BYTES // (keys * d * q.element_size()),
+        num_warps=4,
     )  # fmt: skip
     return out
 
@@ -234,7 +206,7 @@ def _describe(name, tensor, block):
 
 
 def counter_of(device):
-    """Return the device's counter of tiles; a kernel leaves it at 0. Calls with "free" must not overlap in time."""
+    """Return the device's counter of tiles; a kernel leaves it at 0. Two calls must not overlap in time."""
     if device not in COUNTERS:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise KernelError("fa3 has no counter on this GPU yet; call it once before the capture")
@@ -289,54 +261,62 @@ def _require_hopper(tensor):
 
 
 @gluon.jit
-def place_of(tile, heads, blocks, group, CAUSAL):
-    """Return a tile's head and block of rows; if causal, first the last blocks of a group of heads, then those before.
-
-    Long tiles come first, so that what is left at the end is short.
-    """
-    head, block = tile // blocks, tile % blocks
-    if CAUSAL:
-        first = tile // (group * blocks) * group
-        place = tile % (group * blocks)
+def place_of(tile, heads, L, group, wide, tiles, CAUSAL):
+    """Return a tile's head, its first row and how many consumers it has: the first `wide` of a head 3, the others 2."""
+    if CAUSAL:  # long tiles first, so that what is left at the end is short: the last rows of a group of heads
+        first = tile // (group * tiles) * group
+        place = tile % (group * tiles)
         width = min(heads - first, group)
-        head, block = first + place % width, blocks - 1 - place // width
-    return head, block
+        head, block = first + place % width, tiles - 1 - place // width
+    elif tile < heads * wide:
+        head, block = tile // wide, tile % wide
+    else:
+        narrow = tile - heads * wide
+        head, block = narrow // (tiles - wide), wide + narrow % (tiles - wide)
+    row, consumers = 192 * block, 3
+    if block >= wide:
+        row, consumers = 192 * wide + 128 * (block - wide), 2
+    return head, row, consumers
 
 
 @gluon.jit
-def needed_of(block, L, CONSUMERS, BLOCK_N, CAUSAL):
-    """Return how many tiles of keys the rows of a block see."""
+def needed_of(first, consumers, L, CAUSAL):
+    """Return how many tiles of keys the rows of a tile see."""
     end = L
     if CAUSAL:
-        end = min((block + 1) * CONSUMERS * 64, L)
-    return (end + BLOCK_N - 1) // BLOCK_N
+        end = min(first + 64 * consumers, L)
+    return (end + 127) // 128
 
 
 @gluon.jit
-def span_of(row, L, BLOCK_N, CAUSAL):
-    """Return how many tiles of keys 64 rows see whole, and how many, 0 or 1, in part."""
-    whole, masked = L // BLOCK_N, (L % BLOCK_N + BLOCK_N - 1) // BLOCK_N
+def whole_of(row, L, CAUSAL):
+    """Return how many tiles of keys 64 rows see whole; if there are masks, they see the one after these in part."""
+    whole = L // 128
     if CAUSAL:
-        whole, masked = row // BLOCK_N, 1
-    if row >= L:
-        whole, masked = 0, 0
-    return whole, masked
+        whole = row // 128
+    if row >= L:  # nothing of it is stored: as little as possible
+        whole = 0
+    return whole
 
 
 @gluon.jit
-def k_place(i, needed, OVERLAP: gl.constexpr):
-    """Return the place of K's tile i in the order of loads: K0 V0 K1 V1 ..., or with overlap K0 K1 V0 K2 V1 ..."""
-    if OVERLAP:
-        return max(2 * i - 1, 0)
-    return 2 * i
+def barriers(N: gl.constexpr, COUNT: gl.constexpr):
+    """Return N mbarriers, each of which is passed after COUNT arrivals."""
+    bars = gl.allocate_shared_memory(gl.int64, [N, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(N):
+        mbarrier.init(bars.index(i), count=COUNT)
+    return bars
 
 
 @gluon.jit
-def v_place(i, needed, OVERLAP: gl.constexpr):
-    """Return the place of V's tile i in the order of loads."""
-    if OVERLAP:
-        return min(2 * i + 2, 2 * needed - 1)
-    return 2 * i + 1
+def fill(desc, ring, step, b, head, row, col):
+    """Ask for a tile as soon as the place of its step is empty."""
+    slots, filled, drained, SLOTS = ring
+    full, tile = filled.index(step % SLOTS), slots.index(step % SLOTS)
+    # Of a fresh barrier "the phase before", 1, is over: all places are empty.
+    mbarrier.wait(drained.index(step % SLOTS), (step // SLOTS & 1) ^ 1)
+    mbarrier.expect(full, desc.block_type.nbytes)
+    bulk.async_copy_global_to_shared(desc, [b, head, row, col], full, tile)
 
 
 @gluon.jit
@@ -349,10 +329,10 @@ def acquire(ring, step):
 
 
 @gluon.jit
-def release(ring, step):
+def release(ring, step, pred=True):
     """Say that a step's tile is no longer needed by this consumer."""
     slots, filled, drained, SLOTS = ring
-    mbarrier.arrive(drained.index(step % SLOTS))
+    mbarrier.arrive(drained.index(step % SLOTS), pred=pred)
 
 
 @gluon.jit
@@ -372,7 +352,7 @@ def softmax(s, m, sums, c, shift, row, key, L, MASK: gl.constexpr, CAUSAL: gl.co
         else:
             s = gl.where((keys < L)[None, :], s, -float("inf"))
     m, sums = rows_like(m, s), rows_like(sums, s)
-    # A row's first tile holds key 0, which it sees: the new m is finite.
+    # A row sees a key of its first tile, the last one that it needs: the new m is finite.
     m_new = gl.maximum(m, gl.max(s, 1))
     p = gl.exp2(s * c - (m_new * c - shift)[:, None])  # (ROWS, N)
     alpha = gl.exp2((m - m_new) * c)
@@ -392,164 +372,91 @@ def operand(p, DTYPE: gl.constexpr):
 
 
 @gluon.jit
-def attend(q, ring, k_step, v_step, o, m, sums, c, shift, row, key, L, PART: gl.constexpr, TAIL: gl.constexpr,
+def attend(q, ring, step, o, m, sums, c, shift, row, key, L, PART: gl.constexpr, KEYS: gl.constexpr,
            MASK: gl.constexpr, CAUSAL: gl.constexpr, FP8: gl.constexpr):  # fmt: skip
-    """Add the PART-th TAIL keys of a tile to O: scores, softmax, product with V, one after the other."""
-    k = acquire(ring, k_step)
-    BLOCK_N: gl.constexpr = k.shape[0]
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TAIL, 32 if FP8 else 16])
-    zeros = gl.zeros([ROWS, TAIL], gl.float32, LAYOUT)
-    if TAIL < BLOCK_N:
-        k = k.slice(PART * TAIL, TAIL)
-    s = hopper.warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)  # 2 ROWS TAIL d FLOP
+    """Add the PART-th KEYS keys of a tile to O: scores, softmax, product with V, one after the other."""
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 32 if FP8 else 16])
+    zeros = gl.zeros([ROWS, KEYS], gl.float32, LAYOUT)
+    k = acquire(ring, step)
+    if KEYS < BLOCK_N:
+        k = k.slice(PART * KEYS, KEYS)
+    s = hopper.warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)  # 2 ROWS KEYS d FLOP
     s = hopper.warpgroup_mma_wait(0, deps=[s])
-    if TAIL == BLOCK_N:
-        release(ring, k_step)
-    # The Tensor Cores have the other consumers' products meanwhile.
-    p, m, sums, alpha = softmax(s, m, sums, c, shift, row, key + PART * TAIL, L, MASK, CAUSAL)
+    if KEYS == BLOCK_N:
+        release(ring, step)
+    # The Tensor Cores have the other consumers' products meanwhile: with three of them a ping-pong without a whistle.
+    p, m, sums, alpha = softmax(s, m, sums, c, shift, row, key + PART * KEYS, L, MASK, CAUSAL)
     o = o * rows_like(alpha, o)[:, None]
     p = operand(p, q.dtype)
-    v = acquire(ring, v_step)
+    v = acquire(ring, step + 1)
     if FP8:
         v = v.permute((1, 0))  # (BLOCK_N, d): it came as V^T
-    if TAIL < BLOCK_N:
-        v = v.slice(PART * TAIL, TAIL)
-    o = hopper.warpgroup_mma(p, v, o, is_async=True)  # 2 ROWS TAIL d FLOP
+    if KEYS < BLOCK_N:
+        v = v.slice(PART * KEYS, KEYS)
+    o = hopper.warpgroup_mma(p, v, o, is_async=True)  # 2 ROWS KEYS d FLOP
     o = hopper.warpgroup_mma_wait(0, deps=[o])
-    if TAIL == BLOCK_N:
-        release(ring, v_step)
+    if KEYS == BLOCK_N:
+        release(ring, step + 1)
     return o, rows_like(m, o), rows_like(sums, o)
 
 
 @gluon.jit
-def free_q(q_drained, turn, ME: gl.constexpr, CONSUMERS: gl.constexpr):
-    """Hand the previous turn's place of Q back; its O was written there, and is stored by now."""
-    bulk.store_wait(0)
-    mbarrier.arrive(q_drained.index((turn + 1) % 2 * CONSUMERS + ME), pred=turn > 0)
-
-
-@gluon.jit
-def attend_overlapped(q, ring, step, whole, needed, o, m, sums, c, shift, L, BLOCK_N: gl.constexpr,
-                      q_drained, turn, ME: gl.constexpr, CONSUMERS: gl.constexpr):  # fmt: skip
-    """Add `whole` tiles of keys to O; the softmax of each runs under the product of the one before with V."""
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, LAYOUT)
-    k = acquire(ring, step)
-    s = hopper.warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    s = hopper.warpgroup_mma_wait(0, deps=[s])
-    release(ring, step)
-    free_q(q_drained, turn, ME, CONSUMERS)
-    p, m, sums, _ = softmax(s, m, sums, c, shift, 0, 0, L, False, False)
-    p = operand(p, q.dtype)
-    for i in range(1, whole):
-        k_step, v_step = step + k_place(i, needed, True), step + v_place(i - 1, needed, True)
-        k = acquire(ring, k_step)
-        s = hopper.warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)  # 2 ROWS BLOCK_N d FLOP
-        v = acquire(ring, v_step)
-        o = hopper.warpgroup_mma(p, v, o, is_async=True)  # 2 ROWS BLOCK_N d FLOP
-        s = hopper.warpgroup_mma_wait(1, deps=[s])
-        release(ring, k_step)
-        p_next, m, sums, alpha = softmax(s, m, sums, c, shift, 0, 0, L, False, False)
-        o = hopper.warpgroup_mma_wait(0, deps=[o])
-        release(ring, v_step)
-        o = o * rows_like(alpha, o)[:, None]
-        p = operand(p_next, q.dtype)
-    v_step = step + v_place(whole - 1, needed, True)
-    v = acquire(ring, v_step)
-    o = hopper.warpgroup_mma(p, v, o, is_async=True)
-    o = hopper.warpgroup_mma_wait(0, deps=[o])
-    release(ring, v_step)
-    return o, rows_like(m, o), rows_like(sums, o)
-
-
-@gluon.jit
-def consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, tile, turn, step, sizes, c, mode, ME: gl.constexpr):
-    """Attend with this consumer's 64 rows of a tile, and return the next step."""
-    heads, h, sharing, L, group = sizes
-    q_slots, q_filled, q_drained = q_ring
-    CONSUMERS: gl.constexpr = mode[0]
-    BLOCK_N: gl.constexpr = mode[1]
-    TAIL: gl.constexpr = mode[2]
-    CAUSAL: gl.constexpr = mode[3]
-    LSE: gl.constexpr = mode[4]
-    FP8: gl.constexpr = mode[5]
-    OVERLAP: gl.constexpr = mode[6]
+def consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUSAL: gl.constexpr, MASK: gl.constexpr,
+            LSE: gl.constexpr, FP8: gl.constexpr, ME: gl.constexpr):  # fmt: skip
+    """Attend with 64 rows of each of this program's tiles, the next of which comes by mail: -1 is the end."""
+    heads, h, sharing, L, group, wide, tiles = sizes
+    letters, mail_filled, mail_drained = mail
     D: gl.constexpr = o_desc.block_shape[3]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 32 if FP8 else 16])
-    head, block = place_of(tile, heads, (L + ROWS * CONSUMERS - 1) // (ROWS * CONSUMERS), group, CAUSAL)
-    row = (block * CONSUMERS + ME) * ROWS
-    needed = needed_of(block, L, CONSUMERS, BLOCK_N, CAUSAL)
-    whole, masked = span_of(row, L, BLOCK_N, CAUSAL)
-    shift, scale_v = 0.0, 1.0
-    if FP8:
-        scale_q_ptr, scale_k_ptr, scale_v_ptr = scales
-        kv = head // h * (h // sharing) + head % h // sharing
-        c = c * gl.load(scale_q_ptr + head) * gl.load(scale_k_ptr + kv)
-        scale_v = gl.load(scale_v_ptr + kv)
-        shift = 8.0
-    o = gl.zeros([ROWS, D], gl.float32, LAYOUT)
-    m = gl.full([ROWS], -float("inf"), gl.float32, gl.SliceLayout(1, LAYOUT))
-    sums = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, LAYOUT))
-    place = turn % 2 * CONSUMERS + ME
-    mbarrier.wait(q_filled.index(place), turn // 2 & 1)
-    q = q_slots.index(place).reshape([ROWS, D])
-    if OVERLAP:
-        if whole > 0:
-            o, m, sums = attend_overlapped(q, ring, step, whole, needed, o, m, sums, c, shift, L, BLOCK_N,
-                                           q_drained, turn, ME, CONSUMERS)  # fmt: skip
-    else:
-        for i in range(whole):
-            k_step, v_step = step + k_place(i, needed, False), step + v_place(i, needed, False)
-            o, m, sums = attend(q, ring, k_step, v_step, o, m, sums, c, shift, row, i * BLOCK_N, L, 0, BLOCK_N,
-                                False, CAUSAL, FP8)  # fmt: skip
-            if i == 0:
-                free_q(q_drained, turn, ME, CONSUMERS)
-    if TAIL > 0 and masked > 0:
-        k_step, v_step = step + k_place(whole, needed, OVERLAP), step + v_place(whole, needed, OVERLAP)
-        key = whole * BLOCK_N
-        o, m, sums = attend(q, ring, k_step, v_step, o, m, sums, c, shift, row, key, L, 0, TAIL, True, CAUSAL, FP8)
-        if TAIL < BLOCK_N:
+    c_tile, shift, scale_v = c, 0.0, 1.0
+    tile, turn, step = gl.program_id(0), 0, 0
+    while tile >= 0:
+        head, first, consumers = place_of(tile, heads, L, group, wide, tiles, CAUSAL)
+        needed = needed_of(first, consumers, L, CAUSAL)
+        row = gl.where(consumers > ME, first + ME * ROWS, L)  # from L on nothing is stored
+        whole = whole_of(row, L, CAUSAL)
+        if FP8:
+            kv = head // h * (h // sharing) + head % h // sharing
+            c_tile = c * gl.load(scales[0] + head) * gl.load(scales[1] + kv)
+            scale_v = gl.load(scales[2] + kv)
+            shift = 1.0 * P_SHIFT
+        o = gl.zeros([ROWS, D], gl.float32, LAYOUT)
+        m = gl.full([ROWS], -float("inf"), gl.float32, gl.SliceLayout(1, LAYOUT))
+        sums = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, LAYOUT))
+        # Keys come from the last to the first: tiles for other consumers, one with a mask, whole ones.
+        begin = step + 2 * (needed - whole)
+        for i in range(step, begin - 2 if MASK else begin):
+            acquire(ring, i)
+            release(ring, i)
+        q = acquire(q_ring, 3 * turn + ME)
+        if MASK:
+            # Not under an `if` of run time: ptxas would make Q's address on one path only, and scores would be wrong.
+            key = whole * BLOCK_N
+            o, m, sums = attend(q, ring, begin - 2, o, m, sums, c_tile, shift, row, key, L, 0, TAIL, True, CAUSAL, FP8)
             end = L
             if CAUSAL:
                 end = gl.minimum(row + ROWS, L)
-            for part in gl.static_range(1, BLOCK_N // TAIL):
-                if key + part * TAIL < end:  # a part that no row sees costs nothing
-                    o, m, sums = attend(q, ring, k_step, v_step, o, m, sums, c, shift, row, key, L, part, TAIL,
-                                        True, CAUSAL, FP8)  # fmt: skip
-            release(ring, k_step)
-            release(ring, v_step)
-    if whole == 0:
-        free_q(q_drained, turn, ME, CONSUMERS)
-    for i in range(whole + masked, needed):  # tiles for the other consumers only
-        k_step, v_step = step + k_place(i, needed, OVERLAP), step + v_place(i, needed, OVERLAP)
-        acquire(ring, k_step)
-        release(ring, k_step)
-        acquire(ring, v_step)
-        release(ring, v_step)
-    o *= (scale_v / sums)[:, None]
-    if FP8:
-        o_slots.index(ME).reshape([ROWS, D]).store(o.to(o_desc.dtype))
+            if key + TAIL < end:  # the second half, unless no row sees it
+                o, m, sums = attend(q, ring, begin - 2, o, m, sums, c_tile, shift, row, key, L, 1, TAIL, True, CAUSAL,
+                                    FP8)  # fmt: skip
+            release(ring, begin - 2)
+            release(ring, begin - 1)
+        # By now the previous turn's O, written to its place of Q, is stored: hand that place back.
+        bulk.store_wait(0)
+        release(q_ring, 3 * turn + 3 + ME, pred=turn > 0)
+        for i in range(whole):
+            o, m, sums = attend(q, ring, begin + 2 * i, o, m, sums, c_tile, shift, row, 0, L, 0, BLOCK_N, False, CAUSAL,
+                                FP8)  # fmt: skip
+        o *= (scale_v / sums)[:, None]
+        o_slot = o_slots.index(ME if FP8 else (3 * turn + ME) % 6)  # or Q's: only this consumer reads it, and it has
+        o_slot.reshape([ROWS, D]).store(o.to(o_desc.dtype))
         hopper.fence_async_shared()
-        bulk.async_copy_shared_to_global(o_desc, [0, head, row, 0], o_slots.index(ME))  # HBM: written
-    else:
-        q.store(o.to(o_desc.dtype))  # only this consumer reads it, and it has
-        hopper.fence_async_shared()
-        bulk.async_copy_shared_to_global(o_desc, [0, head, row, 0], q_slots.index(place))  # HBM: written
-    if LSE:
-        rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-        log_sum = (m * c - shift + gl.log2(sums)) * 0.6931471805599453
-        gl.store(lse_ptr + head.to(gl.int64) * L + rows, log_sum, mask=rows < L)  # HBM: written
-    return step + 2 * needed
-
-
-@gluon.jit
-def consume_tiles(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, mode, ME: gl.constexpr):
-    """Attend with 64 rows of each of this program's tiles, the next of which comes by mail: -1 is the end."""
-    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    letters, mail_filled, mail_drained = mail
-    tile, turn, step = gl.program_id(0), 0, 0
-    while tile >= 0:
-        step = consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, tile, turn, step, sizes, c, mode, ME)
+        bulk.async_copy_shared_to_global(o_desc, [0, head, row, 0], o_slot)  # HBM: written, rows from L on are not
+        if LSE:
+            rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+            log_sum = (m * c_tile - shift + gl.log2(sums)) * LN2
+            gl.store(lse_ptr + head.to(gl.int64) * L + rows, log_sum, mask=rows < L)  # HBM: written
+        step += 2 * needed
         mbarrier.wait(mail_filled.index(turn % 2), turn // 2 & 1)
         tile = gl.max(letters.index(turn % 2).load(ONE), 0)
         mbarrier.arrive(mail_drained.index(turn % 2))
@@ -558,111 +465,62 @@ def consume_tiles(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c
 
 
 @gluon.jit
-def fill(desc, slots, filled, drained, slot, phase, b, head, row, col):
-    """Ask for a tile as soon as its place is empty."""
-    mbarrier.wait(drained.index(slot), phase ^ 1)  # of a fresh barrier, "the phase before", 1, is over: all are empty
-    mbarrier.expect(filled.index(slot), desc.block_type.nbytes)
-    bulk.async_copy_global_to_shared(desc, [b, head, row, col], filled.index(slot), slots.index(slot))
-
-
-@gluon.jit
-def produce_tiles(q_desc, k_desc, v_desc, counter_ptr, q_ring, ring, mail, count, sizes, mode):
+def produce(q_desc, k_desc, v_desc, counter_ptr, q_ring, ring, mail, sizes, CAUSAL: gl.constexpr, FP8: gl.constexpr):
     """Fetch Q, K and V of each of this program's tiles, as far ahead as there is space."""
-    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    CONSUMERS: gl.constexpr = mode[0]
-    BLOCK_N: gl.constexpr = mode[1]
-    CAUSAL: gl.constexpr = mode[3]
-    FP8: gl.constexpr = mode[5]
-    OVERLAP: gl.constexpr = mode[6]
-    FREE: gl.constexpr = mode[7]
-    BEHIND: gl.constexpr = 1 if OVERLAP else 0  # tiles that V is behind K
-    heads, h, sharing, L, group = sizes
-    q_slots, q_filled, q_drained = q_ring
-    slots, filled, drained, SLOTS = ring
+    heads, h, sharing, L, group, wide, tiles = sizes
     letters, mail_filled, mail_drained = mail
     tile, turn, step = gl.program_id(0), 0, 0
-    while tile < count:
-        head, block = place_of(tile, heads, (L + ROWS * CONSUMERS - 1) // (ROWS * CONSUMERS), group, CAUSAL)
+    while tile < heads * tiles:
+        head, first, consumers = place_of(tile, heads, L, group, wide, tiles, CAUSAL)
         b, head = head // h, head % h
-        for consumer in gl.static_range(CONSUMERS):
-            row = (block * CONSUMERS + consumer) * ROWS
-            fill(q_desc, q_slots, q_filled, q_drained, turn % 2 * CONSUMERS + consumer, turn // 2 & 1, b, head, row, 0)
+        for me in gl.static_range(3):
+            fill(q_desc, q_ring, 3 * turn + me, b, head, first + me * ROWS, 0)
         head = head // sharing
-        needed = needed_of(block, L, CONSUMERS, BLOCK_N, CAUSAL)
-        for i in range(needed + BEHIND):
-            if i < needed:
-                at = i * BLOCK_N
-                fill(k_desc, slots, filled, drained, step % SLOTS, step // SLOTS & 1, b, head, at, 0)
-                step += 1
-            if i >= BEHIND:
-                at = (i - BEHIND) * BLOCK_N
-                if FP8:
-                    fill(v_desc, slots, filled, drained, step % SLOTS, step // SLOTS & 1, b, head, 0, at)
-                else:
-                    fill(v_desc, slots, filled, drained, step % SLOTS, step // SLOTS & 1, b, head, at, 0)
-                step += 1
-        if FREE:
-            # After the loads: the consumers are behind by what the ring holds, and need the answer after that.
-            taken = gl.atomic_add(counter_ptr, 1, sem="relaxed", scope="gpu")
-            if taken == count - 1:  # all programs together ask as often as there are tiles: the last one cleans up
-                gl.atomic_xchg(counter_ptr, 0, sem="relaxed", scope="gpu")
-            tile = gl.num_programs(0) + taken
-        else:
-            tile += gl.num_programs(0)
+        needed = needed_of(first, consumers, L, CAUSAL)
+        for i in range(needed):
+            key = (needed - 1 - i) * BLOCK_N  # the keys that only some rows see come first
+            fill(k_desc, ring, step, b, head, key, 0)
+            if FP8:
+                fill(v_desc, ring, step + 1, b, head, 0, key)
+            else:
+                fill(v_desc, ring, step + 1, b, head, key, 0)
+            step += 2
+        # After the loads: the consumers are behind by what the ring holds, and need the answer after that.
+        taken = gl.atomic_add(counter_ptr, 1, sem="relaxed", scope="gpu")
+        if taken == heads * tiles - 1:  # all programs together ask as often as there are tiles: the last one cleans up
+            gl.atomic_xchg(counter_ptr, 0, sem="relaxed", scope="gpu")
+        tile = gl.num_programs(0) + taken
         mbarrier.wait(mail_drained.index(turn % 2), (turn // 2 & 1) ^ 1)
-        letters.index(turn % 2).store(gl.full([1], gl.where(tile < count, tile, -1), gl.int32, ONE))
+        letters.index(turn % 2).store(gl.full([1], gl.where(tile < heads * tiles, tile, -1), gl.int32, ONE))
         mbarrier.arrive(mail_filled.index(turn % 2))
         turn += 1
 
 
-# One program: tiles of CONSUMERS x 64 rows of O, one after the other; four warps fetch, four per 64 rows compute.
-# Grid: one program per SM, at most one per tile, or as many as there are tiles.
+# One program: tiles of 192 rows of O, or 128, one after the other; four warps fetch, four per 64 rows compute.
+# Grid: one program per SM, at most one per tile; each takes the next tile when it is free.
 # HBM traffic per program: reads its rows of Q, writes those of O; K and V are read from L2 if others read them too.
 # This version: no score leaves the registers, and while one warpgroup takes exponentials the others' products run.
-@gluon.jit(do_not_specialize=["heads", "h", "sharing", "L", "group"])  # no new kernel for another length
+@gluon.jit(do_not_specialize=["heads", "h", "sharing", "L", "group", "wide", "tiles"])  # no new kernel for another L
 def fa3_kernel(q_desc, k_desc, v_desc, o_desc, lse_ptr, scale_q_ptr, scale_k_ptr, scale_v_ptr, counter_ptr,
-               heads, h, sharing, L, group, c, CAUSAL: gl.constexpr, LSE: gl.constexpr, FP8: gl.constexpr,
-               REGISTERS: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, SLOTS: gl.constexpr,
-               OVERLAP: gl.constexpr, TAIL: gl.constexpr, SCHEDULE: gl.constexpr):  # fmt: skip
-    FREE: gl.constexpr = SCHEDULE == "free"
+               heads, h, sharing, L, group, wide, tiles, c, CAUSAL: gl.constexpr, MASK: gl.constexpr,
+               LSE: gl.constexpr, FP8: gl.constexpr, SLOTS: gl.constexpr):  # fmt: skip
     D: gl.constexpr = o_desc.block_shape[3]
-    q_slots = gl.allocate_shared_memory(q_desc.dtype, [2 * CONSUMERS, 1, 1, ROWS, D], q_desc.layout)
+    q_slots = gl.allocate_shared_memory(q_desc.dtype, [6, 1, 1, ROWS, D], q_desc.layout)
     slots = gl.allocate_shared_memory(k_desc.dtype, [SLOTS, 1, 1, BLOCK_N, D], k_desc.layout)
     o_slots = q_slots
     if FP8:
-        o_slots = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS, 1, 1, ROWS, D], o_desc.layout)
-    q_filled = gl.allocate_shared_memory(gl.int64, [2 * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    q_drained = gl.allocate_shared_memory(gl.int64, [2 * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    filled = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    drained = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+        o_slots = gl.allocate_shared_memory(o_desc.dtype, [3, 1, 1, ROWS, D], o_desc.layout)
     letters = gl.allocate_shared_memory(gl.int32, [2, 1], mbarrier.MBarrierLayout())
-    mail_filled = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    mail_drained = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(2 * CONSUMERS):
-        mbarrier.init(q_filled.index(slot), count=1)  # the producer's expect
-        mbarrier.init(q_drained.index(slot), count=1)  # the consumer whose rows they are
-    for slot in gl.static_range(SLOTS):
-        mbarrier.init(filled.index(slot), count=1)
-        mbarrier.init(drained.index(slot), count=CONSUMERS)
-    for slot in gl.static_range(2):
-        mbarrier.init(mail_filled.index(slot), count=1)
-        mbarrier.init(mail_drained.index(slot), count=CONSUMERS)
-    count = heads * ((L + ROWS * CONSUMERS - 1) // (ROWS * CONSUMERS))
-    ring, q_ring = (slots, filled, drained, SLOTS), (q_slots, q_filled, q_drained)
-    mail, scales = (letters, mail_filled, mail_drained), (scale_q_ptr, scale_k_ptr, scale_v_ptr)
-    sizes = heads, h, sharing, L, group
-    mode: gl.constexpr = (CONSUMERS, BLOCK_N, TAIL, CAUSAL, LSE, FP8, OVERLAP, FREE)
-    # The first entry runs in the four warps of num_warps; the others bring their own.
-    if CONSUMERS == 3:
-        gl.warp_specialize([
-            (produce_tiles, (q_desc, k_desc, v_desc, counter_ptr, q_ring, ring, mail, count, sizes, mode)),
-            (consume_tiles, (o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, mode, 0)),
-            (consume_tiles, (o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, mode, 1)),
-            (consume_tiles, (o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, mode, 2)),
-        ], [4, 4, 4], [REGISTERS, REGISTERS, REGISTERS])  # fmt: skip
-    else:
-        gl.warp_specialize([
-            (produce_tiles, (q_desc, k_desc, v_desc, counter_ptr, q_ring, ring, mail, count, sizes, mode)),
-            (consume_tiles, (o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, mode, 0)),
-            (consume_tiles, (o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, mode, 1)),
-        ], [4, 4], [REGISTERS, REGISTERS])  # fmt: skip
+    # The producer fills alone; a tile of K or V is drained by three consumers, one of Q by the one whose rows it has.
+    q_ring = (q_slots, barriers(6, 1), barriers(6, 1), 6)
+    ring = (slots, barriers(SLOTS, 1), barriers(SLOTS, 3), SLOTS)
+    mail = (letters, barriers(2, 1), barriers(2, 3))
+    scales = (scale_q_ptr, scale_k_ptr, scale_v_ptr)
+    sizes = heads, h, sharing, L, group, wide, tiles
+    # The first entry runs in the four warps of num_warps; the others bring four each, with 160 registers per thread.
+    gl.warp_specialize([
+        (produce, (q_desc, k_desc, v_desc, counter_ptr, q_ring, ring, mail, sizes, CAUSAL, FP8)),
+        (consume, (o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUSAL, MASK, LSE, FP8, 0)),
+        (consume, (o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUSAL, MASK, LSE, FP8, 1)),
+        (consume, (o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUSAL, MASK, LSE, FP8, 2)),
+    ], [4, 4, 4], [160, 160, 160])  # fmt: skip

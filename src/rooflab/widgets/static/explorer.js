@@ -205,8 +205,8 @@ function render({ model, el }) {
   const chart = node("svg", { class: "rooflab-chart", viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "img" });
   const readout = node("p", { class: "rooflab-readout", "aria-live": "polite" });
   const legend = node("p", { class: "rooflab-legend" });
-  const tableBox = node("div", { class: "rooflab-table", tabindex: 0, role: "region", "aria-label": "Workloads and their bounds" });
-  const math = node("div", { class: "rooflab-math", tabindex: 0, role: "region", "aria-label": "The formula with its numbers" });
+  const tableBox = node("div", { class: "rooflab-table", tabindex: 0, role: "region", "aria-label": `${scenario.title}: workloads and their bounds` });
+  const math = node("div", { class: "rooflab-math", tabindex: 0, role: "region", "aria-label": `${scenario.title}: the formula with its numbers` });
   const pairs = node("p", { class: "rooflab-pairs" });
   const totalsLine = node("p", { class: "rooflab-totals", "aria-live": "polite" });
   const crossingsLine = node("p", { class: "rooflab-crossings" });
@@ -406,8 +406,10 @@ function render({ model, el }) {
   let drawn = [];
   function drawPoints(state) {
     // GPU times know no launch floor, so they are not drawn where one is.
+    // A reader's card that is not on the menu has its dots on the chart of every device.
+    const here = (each) => each.device === state.device || !scenario.devices.some((device) => device.id === each.device);
     const shown = model.get("points").filter(
-      (each) => state.launch === "none" && each.device === state.device && each.dtype === state.dtype && Object.entries(each.when).every(([name, value]) => state[name] === value),
+      (each) => state.launch === "none" && here(each) && each.dtype === state.dtype && Object.entries(each.when).every(([name, value]) => state[name] === value),
     );
     const key = JSON.stringify(shown);
     if (key !== drawnPoints) {
@@ -415,14 +417,19 @@ function render({ model, el }) {
       pointLayer.replaceChildren();
       for (const point of shown) {
         const [px, py] = [x(point.intensity), y(point.flop_per_s)];
-        const shape = node("polygon", { points: `${px},${py - 5} ${px + 5},${py} ${px},${py + 5} ${px - 5},${py}` });
+        const own = point.label.startsWith("yours");
+        const corners = own ? [[-4, -4], [4, -4], [4, 4], [-4, 4]] : [[0, -5], [5, 0], [0, 5], [-5, 0]];
+        const shape = node("polygon", { points: corners.map(([dx, dy]) => `${px + dx},${py + dy}`).join(" "), ...(own && { class: "rooflab-own" }) });
         shape.append(node("title", {}, `${point.label}: ${si(point.flop_per_s, "FLOP/s")} at ${si(point.intensity, "FLOP/byte")}. ${point.source}`));
         pointLayer.append(shape);
       }
     }
-    const sources = [...new Set(shown.map((point) => point.source))];
+    const said = (shape, own) => {
+      const found = shown.filter((point) => point.label.startsWith("yours") === own);
+      return found.length ? `${shape} (${[...new Set(found.map((point) => point.source))].join("; ")}).` : "";
+    };
     drawn = shown;
-    legend.textContent = ["Solid: roofs on paper.", measuredLines, shown.length ? `Diamonds: measured points (${sources.join("; ")}).` : ""].join(" ");
+    legend.textContent = ["Solid: roofs on paper.", measuredLines, said("Diamonds: measured points", false), said("Squares: your points", true)].filter(Boolean).join(" ");
   }
 
   // A dashed line at the ridge says which value of a slider takes a dot there.
