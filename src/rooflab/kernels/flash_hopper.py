@@ -36,8 +36,8 @@ COUNTERS = {}  # device: the next tile
 def tile_at(tile, heads, L, group, wide, causal):
     """Return the head of a tile and its first row for each consumer, by the kernel's own function; L is for none.
 
-    >>> [tile_at(tile, 2, 512, 1, 2, False) for tile in (0, 1, 4)]  # 192 + 192 + 128 rows, those of 128 last
-    [(0, [0, 64, 128]), (0, [192, 256, 320]), (0, [384, 448, 512])]
+    >>> [tile_at(tile, 2, 512, 1, 2, False) for tile in (0, 1, 4)]  # 128 + 192 + 192 rows, those of 128 taken last
+    [(0, [128, 192, 256]), (0, [320, 384, 448]), (0, [0, 64, 512])]
     """
     head, first, consumers = place_of.fn(tile, heads, L, group, wide, tiles_of(L, wide), causal)
     return head, [min(first + 64 * me, L) if me < consumers else L for me in range(3)]
@@ -262,20 +262,20 @@ def _require_hopper(tensor):
 
 @gluon.jit
 def place_of(tile, heads, L, group, wide, tiles, CAUSAL):
-    """Return a tile's head, its first row and how many consumers it has: the first `wide` of a head 3, the others 2."""
+    """Return a tile's head, its first row and how many consumers it has: the last `wide` of a head 3, the others 2."""
+    narrow = tiles - wide
     if CAUSAL:  # long tiles first, so that what is left at the end is short: the last rows of a group of heads
         first = tile // (group * tiles) * group
         place = tile % (group * tiles)
         width = min(heads - first, group)
         head, block = first + place % width, tiles - 1 - place // width
     elif tile < heads * wide:
-        head, block = tile // wide, tile % wide
+        head, block = tile // wide, narrow + tile % wide
     else:
-        narrow = tile - heads * wide
-        head, block = narrow // (tiles - wide), wide + narrow % (tiles - wide)
-    row, consumers = 192 * block, 3
-    if block >= wide:
-        row, consumers = 192 * wide + 128 * (block - wide), 2
+        head, block = (tile - heads * wide) // narrow, (tile - heads * wide) % narrow
+    row, consumers = 128 * block, 2
+    if block >= narrow:
+        row, consumers = 128 * narrow + 192 * (block - narrow), 3
     return head, row, consumers
 
 
