@@ -27,6 +27,7 @@ SECTIONS = {
     4: "04-tensor-cores-fp8.md",
     5: "05-gemm-stack.md",
     6: "06-cuda-graph-triton-compile.md",
+    7: "07-flashattention-curve.md",
 }
 ERRATA = {}
 PEAK, BANDWIDTH = 989.4e12, 3.35e12  # H100 SXM5, bf16, dense
@@ -492,18 +493,18 @@ def own_kernels_gain_on_top():
 # Section 7 -----------------------------------------------------------------------------------------------------------
 
 
-@erratum("curve", "dao2024flashattention2", "shah2024flashattention3")
+@erratum("curve", 7, "dao2024flashattention2", "shah2024flashattention3")
 def the_same_code_falls_from_a100_to_h100():
     assert 230e12 / device("a100-80gb-sxm").peak_flop_per_s("bf16") == approx(0.737, abs=1e-3)
     assert 335e12 / device("h100-sxm").peak_flop_per_s("bf16") == approx(0.339, abs=1e-3)
 
 
-@erratum("fa2", "dao2024flashattention2")
+@erratum("fa2", 7, "dao2024flashattention2")
 def the_conditions_of_flash_attention_2():
     assert all(text in entry("fa2") for text in ("73 percent forward", "63 backward", "80 GB", "50 to 73"))
 
 
-@erratum("fa3", "shah2024flashattention3")
+@erratum("fa3", 7, "shah2024flashattention3")
 def flash_attention_3_has_newer_figures():
     gpu = device("h100-sxm")
     assert 840e12 / gpu.peak_flop_per_s("bf16") == approx(0.849, abs=1e-3)
@@ -511,20 +512,20 @@ def flash_attention_3_has_newer_figures():
     assert "840 TFLOP/s, 85 %, and 1.3 PFLOP/s" in entry("fa3")
 
 
-@erratum("history", "dao2022flashattention", "dao2024flashattention2", "shah2024flashattention3")
+@erratum("history", 7, "dao2022flashattention", "dao2024flashattention2", "shah2024flashattention3")
 def hiding_came_third():
     text = entry("history")
     assert "first removed traffic" in text and "second divided the work better" in text
 
 
-@erratum("gemm-ceiling", "shah2024flashattention3")
+@erratum("gemm-ceiling", 7, "shah2024flashattention3")
 def attention_can_exceed_the_best_product():
     cublas = results("gemm_ladder").one("cublas", M=4096, N=4096)
     assert 2 * 4096**3 / cublas["time_s"] < 840e12
     assert device("h200-sxm").peak_flop_per_s("bf16") == approx(device("h100-sxm").peak_flop_per_s("bf16"), rel=1e-3)
 
 
-@erratum("sources", "dao2024flashattention2", "zadouri2026flashattention4")
+@erratum("sources", 7, "dao2024flashattention2", "zadouri2026flashattention4")
 def the_shares_of_the_first_are_in_the_paper_on_the_second():
     assert "in the paper on the second {cite}`dao2024flashattention2`" in entry("sources")
     # B200, per clock and SM: 8192 FLOP, and 16 exponentials as before.

@@ -22,6 +22,7 @@ OTHERS = (
     "04-tensor-cores-fp8.ipynb",
     "05-gemm-stack.ipynb",
     "06-cuda-graph-triton-compile.ipynb",
+    "07-flashattention-curve.ipynb",
     "errata.ipynb",
     "hardware.ipynb",
     "notation.ipynb",
