@@ -34,7 +34,7 @@ test: book lint
 	$(PY) -m pytest
 
 lab: $(INSTALLED)
-	env -u ROOFLAB_REPLAY $(VENV)/bin/jupyter lab notebooks
+	env -u ROOFLAB_REPLAY $(VENV)/bin/jupyter lab --LabApp.default_url=/lab/tree/notebooks
 
 # Not in _build, which `make clean` removes: a course holds its gradebook.
 course: $(INSTALLED)

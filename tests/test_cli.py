@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -253,6 +254,105 @@ def test_a_context_beyond_the_models_is_counted_and_warned_of():
     assert "trained for" not in text_of("llama-2-7b", "--context", 4096)
 
 
+def line(text, name):
+    """Return the lines of a summary's row, from its name on, as one."""
+    return re.search(rf"^{name} .*(?:\n  +.*)*", text, re.MULTILINE)[0]
+
+
+H200_BYTES = 150109880320  # what the driver of the book's H200 reports; its data sheet says 141 GB
+
+
+def test_what_fits_goes_by_the_record_of_the_gpu_where_there_is_one():
+    # 141.1 GB of weights: more than the data sheet's 141 GB, less than the driver's 150.1 GB.
+    memory = numbers_of("llama-3-70b", "--device", "h200-sxm")["memory"]
+    assert (memory["capacity_bytes"], memory["vendor_capacity_bytes"]) == (H200_BYTES, 141e9)
+    assert (memory["capacity_basis"], memory["least_gpus"]) == ("measured", 1)
+    weights = step.weight_bytes(models.model("llama-3-70b"))
+    assert 141e9 < weights < H200_BYTES
+    # 80 layers, 8 key-value heads of 128, keys and values in 2 bytes.
+    assert memory["most_sequences"] == int((H200_BYTES - weights) // (80 * 8 * 128 * 2 * 2 * 4096)) > 0
+    text = text_of("llama-3-70b", "--device", "h200-sxm")
+    assert f"at most {memory['most_sequences']} sequences" in line(text, "fits")
+    assert line(text, "fits").endswith("by the book's record of this GPU")
+    assert "150.1 GB (139.8 GiB) on each GPU, as the driver reported it" in line(text, "memory")
+    assert "its vendor states 141 GB" in line(text, "memory")
+
+
+def test_what_fits_says_when_it_goes_by_the_vendors_figure():
+    by_vendor = "by the vendor's figure; a driver may report up to 7 % more"
+    assert numbers_of("llama-2-70b")["memory"]["capacity_basis"] == "paper"
+    for arguments, said in (
+        (["llama-2-70b"], "no: the weights need at least 2 GPUs that share the heads evenly, "),
+        (["llama-2-70b", "--gpus", 2], "at most 16 sequences of 4096 tokens beside the weights, "),
+    ):
+        assert line(text_of(*arguments), "fits").endswith(said + by_vendor)
+    # Stated in GiB, the figure is the driver's already.
+    fits = line(text_of("llama-2-7b", "--device", "tpu-v5p"), "fits")
+    assert fits.endswith("beside the weights, by the vendor's figure")
+    # The book's card bears the 7 % out.
+    assert 1.06 < H200_BYTES / 141e9 < 1.07 < 2**30 / 1e9 < 1.075
+
+
+def test_the_gpus_that_the_weights_need_share_the_heads(tmp_path):
+    for arguments, least in (
+        (["llama-2-70b", "--device", "l4"], 8),  # 137.95 GB in 24 GB each: 5.7, and 6 does not divide 64 heads
+        (["llama-2-70b", "--weights", "fp32", "--head", "fp32"], 4),  # 275.9 GB in 80 GB each: 3.4
+    ):
+        memory = numbers_of(*arguments)["memory"]
+        assert memory["least_gpus"] == least
+        assert f"at least {least} GPUs" in line(text_of(*arguments), "fits")
+        assert numbers_of(*arguments, "--gpus", least)["options"]["gpus"] == least
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(TINY | {"num_attention_heads": 1, "vocab_size": 10**9}))  # 128 GB twice
+    assert numbers_of(config)["memory"]["least_gpus"] is None
+    assert "no: the weights need more GPUs than can share 1 head evenly, by" in line(text_of(config), "fits")
+
+
+def test_a_model_of_experts_says_how_they_are_assumed_to_be_picked():
+    picks = "each token picks its experts at random, all equally likely"
+    assert picks in WORKLOADS["experts"].assumes
+    assert any(picks in note for note in numbers_of("mixtral-8x7b")["notes"])
+    assert picks in text_of("deepseek-v3") and picks not in text_of("llama-2-7b")
+    assert not any(picks in note for note in numbers_of("llama-2-7b")["notes"])
+
+
+def test_the_ridge_counts_weights_only_and_is_further_for_an_expert():
+    # H100: 989.4 TFLOP/s over 3.35 TB/s, 2 FLOP for each weight of 2 bytes.
+    ridge = 989.4e12 / 3.35e12
+    dense = line(text_of("llama-2-7b"), "ridge")
+    assert dense.endswith("counting weights only, a linear layer meets it at 295.3 tokens per step")
+    assert numbers_of("llama-2-7b")["expert_ridge_tokens"] is None
+    for name, experts, top_k in (("mixtral-8x7b", 8, 2), ("deepseek-v3", 256, 8)):
+        found, text = numbers_of(name), line(text_of(name), "ridge")
+        assert found["linear_ridge_tokens"] == pytest.approx(ridge)
+        assert found["expert_ridge_tokens"] == pytest.approx(ridge * experts / top_k)
+        assert f"each routed expert at {si(ridge * experts / top_k)}: a token picks {top_k} of {experts}" in text
+
+
+def test_a_measured_ceiling_bounds_nothing():
+    for more in ((), ("--prefill",)):
+        paper, measured = (text_of("llama-2-7b", "--device", "h200-sxm", *more, *m) for m in ((), ("--measured",)))
+        assert line(paper, "time").count("at least") == 2 and "at most" in line(paper, "rate")
+        for name in ("time", "rate", "first token")[: 3 if more else 2]:
+            assert "about" in line(measured, name) and "about" not in line(paper, name)
+            assert not re.search("at least|at most", line(measured, name))
+    assert "after at least" in line(paper, "first token")
+
+
+def test_help_and_the_readme_list_every_format(capsys):
+    status, out, _ = ask("--help")
+    said = " ".join(out.split())
+    formats = ", ".join(step.STORED_BYTES)
+    assert status == 0
+    for name in ("weights", "cache", "activations", "head"):
+        assert f"number format of the {name}: {formats}; default: bf16" in said
+    assert "default: h100-sxm; an unknown name lists them all" in said
+    assert all(each in ask("gpt2", "--device", "none")[2] for each in hardware.devices())
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    row = re.search(r"^\| `--weights`, .*$", readme, re.MULTILINE)[0].split("|")[2]
+    assert re.findall(r"`(.*?)`", row) == list(step.STORED_BYTES) and "..." not in row
+
+
 def test_measured_roofs_where_they_are_on_record():
     found = numbers_of("llama-2-7b", "--device", "h200-sxm", "--measured")
     assert {roof["basis"] for roof in found["device"]["roofs"] if roof["key"] != "vector"} == {"measured"}
@@ -277,7 +377,8 @@ def test_bad_input_is_one_line_that_names_the_field_and_the_file(tmp_path):
     for arguments, said in (
         (["llama-2-7"], "unknown 'llama-2-7', did you mean 'llama-2-7b'?"),
         ([tmp_path / "none.json"], "No such file"),
-        ([tmp_path / "list.json"], "list.json: not valid JSON"),
+        ([tmp_path / "list.json"], "list.json: not valid JSON: Expecting property name"),
+        ([tmp_path / "list.json"], "line 1 column 2 (char 1); correct the file there"),
         ([tmp_path / "odd.json"], "odd.json: head_dim: missing, and the hidden size 63"),
         ([tmp_path / "heads.json"], "heads.json: num_attention_heads: 4 is not a multiple"),
         (["gpt2", "--as", "gtp2"], "as_type: unknown 'gtp2', did you mean 'gpt2'?"),
@@ -290,7 +391,10 @@ def test_bad_input_is_one_line_that_names_the_field_and_the_file(tmp_path):
         (["gpt2", "--context", "4", "--new-tokens", "5"], "new_tokens is 5; it must be a whole number from 1 to 4"),
         (["gpt2", "--weights", "int4"], "weights: unknown format 'int4'; choose from"),
         (["gpt2", "--attention", "flash"], "attention is 'flash'; choose from fused, apart"),
-        (["llama-2-7b", "--gpus", "3"], "gpus is 3; 32 query and 32 key-value heads cannot be shared evenly"),
+        (
+            ["llama-2-7b", "--gpus", "3"],
+            "gpus is 3; 32 query and 32 key-value heads cannot be shared evenly; choose from 1, 2, 4",
+        ),
         (["gpt2", "--chunk", "9"], "chunk is for a prompt; add --prefill"),
         (["gpt2", "--prefill", "--chunk", "0"], "chunk is 0; it must be"),
         (["gpt2", "--prefill", "--context", "10000", "--chunk", "9"], "more than 1000 chunks; give at least 10"),

@@ -1,8 +1,11 @@
 """Figures are the same text for the same drawing, follow the page's colour, and carry a text alternative."""
 
+import itertools
 import re
 
+import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from rooflab import figures
 from rooflab.hardware import device
@@ -81,3 +84,50 @@ def test_a_timeline_of_the_units_of_a_tile():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["products", "exponentials", "rest"]
     # One lane each: what follows at once does not stand below.
     assert bars[0].get_y() == bars[1].get_y()
+
+
+def covered(fig):
+    """Return the names that a line, a dot or another name of a chart crosses, from what was drawn."""
+    fig.draw_without_rendering()
+    (ax,) = fig.axes
+    places = []
+    for line in ax.lines:
+        corners = line.get_transform().transform(line.get_xydata())
+        places += [np.linspace(a, b, 400) for a, b in zip(corners, corners[1:], strict=False)] or [corners]
+    texts = [text for text in ax.texts if len(text.get_text()) > 1]
+    boxes = []
+    for text in texts:
+        angle = text.get_rotation()
+        text.set_rotation(0)
+        # Without the arrow.
+        box = Text.get_window_extent(text).padded(-1)
+        text.set_rotation(angle)
+        foot = ax.transData.transform(text.get_position())
+        cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+        # Into the frame in which the name lies level.
+        turn = (lambda p, foot=foot, cos=cos, sin=sin: (p - foot) @ [[cos, -sin], [sin, cos]] + foot) if angle else None
+        boxes.append((box, turn))
+    found = set()
+    for text, (box, turn) in zip(texts, boxes, strict=True):
+        for each in places:
+            turned = turn(each) if turn else each
+            if ((turned > box.min) & (turned < box.max)).all(axis=1).any():
+                found.add(text.get_text())
+    level = [(text.get_text(), box) for text, (box, turn) in zip(texts, boxes, strict=True) if not turn]
+    found |= {a[0] for a, b in itertools.permutations(level, 2) if a[1].overlaps(b[1])}
+    return found
+
+
+def test_nothing_strikes_through_the_names_of_slopes_and_steps():
+    """The chart of section 7 and one with roofs on paper and measured, whose slopes lie a few pixels apart."""
+    measured = Roofline.of(device("h200-sxm"), "bf16", measured=True)
+    steps = [("naive", 63, 236e12), ("fa1", 8192, 7.55e12), ("fa2", 8192, 589e12), ("fa3", 8192, 690e12)]
+    points = [(50, 7.55e12), (64, 589e12), (186, 690e12)]
+    work = [Demand("work", {"tensor": 1e12}, {"hbm": 1e9})]
+    axes = {"x_range": (1, 3e5), "y_range": (1e12, 3e16)}
+    assert covered(figures.roofline_figure(measured, steps=steps, points=points, **axes)) <= {
+        "fp32 vector peak, 66.9 TFLOP/s"
+    }
+    both = figures.roofline_figure(LINE, work, measured=measured, x_range=(10, 1e4), y_range=(1e13, 3e15))
+    assert covered(both) == set()
+    assert {text.get_rotation() > 0 for text in both.axes[0].texts if "copy" in text.get_text()} == {True}

@@ -290,9 +290,9 @@ def test_an_id_is_never_a_path(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "content, parts",
     [
-        ("{", ["not valid JSON", "line 1"]),
-        ("[" * 100_000, ["not valid JSON"]),
-        (b"\xff\xfe", ["not valid JSON", "utf-8"]),
+        ("{", ["not valid JSON", "line 1", "; correct the file there"]),
+        ("[" * 100_000, ["not valid JSON", "; correct the file there"]),
+        (b"\xff\xfe", ["not valid JSON", "utf-8", "; give the path of a config.json"]),
         ("[1]", ["[1] is not an object"]),
         ("null", ["null is not an object"]),
         ('{"model_type": "llama", "hidden_size": NaN}', ["hidden_size: nan is not a whole number"]),
@@ -392,6 +392,22 @@ def test_a_wrong_config_names_the_field_and_the_remedy(config, parts):
     message = str(caught.value)
     assert message.startswith("config: ") and "\n" not in message
     assert [part for part in parts if part not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    "said", ["llama4", "mistral3", "gemma3", "gemma4_text", "deepseek_v32", "qwen3_next", "phimoe"]
+)
+def test_a_type_of_another_architecture_is_not_taken_for_a_slip(said):
+    for config in (changed(model_type=said), {"model_type": "x", "text_config": changed(model_type=said)}):
+        with pytest.raises(ModelError, match=f"unknown '{said}'; one of: llama, mistral") as caught:
+            load(config)
+        assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("said, meant", [("lama", "llama"), ("Qwen3-MoE", "qwen3_moe"), ("gpt-neox", "gpt_neox")])
+def test_a_slip_in_a_type_is_named(said, meant):
+    with pytest.raises(ModelError, match=f"unknown '{said}', did you mean '{meant}'"):
+        load(changed(model_type=said))
 
 
 def test_a_wrong_file_is_named(tmp_path):

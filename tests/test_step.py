@@ -543,9 +543,32 @@ def test_a_prompt_that_cannot_be(change, said):
         step.prefill(model("llama-3-8b"), **{"prompt": 100} | change)
 
 
+@pytest.mark.parametrize(("h", "h_kv"), [(24, 6), (24, 24), (36, 6), (7, 1), (1, 1), (64, 8)])
+def test_gpus_that_share_the_heads_are_those_that_a_step_takes(h, h_kv):
+    ours = dataclasses.replace(model("llama-3-8b"), h=h, h_kv=h_kv)
+
+    def takes(gpus):
+        try:
+            return step.decode(ours, context=9, gpus=gpus).flop > 0
+        except StepError:
+            return False
+
+    # Whole query heads on each; and whole key-value heads on each, or each on a whole number of GPUs.
+    want = [t for t in range(1, h + 1) if h % t == 0 and (h_kv / t).is_integer() | (t / h_kv).is_integer()]
+    assert step.gpu_counts(ours) == want == [t for t in range(1, h + 2) if takes(t)]
+
+
+@pytest.mark.parametrize("share", [0.9, 1.1, 2.5, 4.5, 5.9, 12.5, 23.9, 24.1])
+def test_the_fewest_gpus_that_hold_the_weights_share_the_heads(share):
+    ours = dataclasses.replace(model("llama-3-8b"), h=24, h_kv=6)  # 1, 2, 3, 6, 12, 24
+    capacity = step.weight_bytes(ours) / share
+    want = {0.9: 1, 1.1: 2, 2.5: 3, 4.5: 6, 5.9: 6, 12.5: 24, 23.9: 24, 24.1: None}[share]
+    assert step.least_gpus(ours, capacity) == want
+
+
 def test_key_value_heads_that_cannot_be_shared():
     ours = dataclasses.replace(model("llama-3-8b"), h=24, h_kv=6)
-    with pytest.raises(StepError, match="gpus is 4; 24 query and 6 key-value heads"):
+    with pytest.raises(StepError, match="gpus is 4; 24 query and 6 key-value heads .* choose from 1, 2, 3, 6, 12, 24$"):
         step.decode(ours, context=9, gpus=4)
     assert step.decode(ours, context=9, gpus=12).flop > 0
 

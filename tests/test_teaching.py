@@ -39,6 +39,14 @@ def marks(notebook):
     return [cell.metadata.nbgrader for cell in notebook.cells if "nbgrader" in cell.metadata]
 
 
+def given_out(source):
+    """The source of an exercise's cell as students of a course get it: nbgrader knows a notebook by its name."""
+    return source.replace(
+        "This notebook is generated, so work in a copy whose name begins with `my-`.",
+        "Keep the name of this file: it is graded by its name.",
+    )
+
+
 def points(notebook):
     return {each.grade_id: each.points for each in marks(notebook) if each.grade}
 
@@ -204,7 +212,7 @@ def test_what_is_given_out_is_the_exercise(classroom):
     released = nbformat.read(classroom / f"release/{GRADED}/{GRADED}.ipynb", as_version=4)
     stub = read("exercises", GRADED)
     assert [(cell.cell_type, cell.source) for cell in released.cells] == [
-        (cell.cell_type, cell.source) for cell in stub.cells
+        (cell.cell_type, given_out(cell.source)) for cell in stub.cells
     ]
     assert [
         {key: each[key] for key in stub_mark} for each, stub_mark in zip(marks(released), marks(stub), strict=True)
@@ -223,8 +231,14 @@ def test_every_assignment_becomes_its_exercise(classroom):
         assert sum("seed=20261129" in each for each in text) >= len(checks) / 3
         assert all("BEGIN HIDDEN TESTS" in cell.source for cell in checks)
         assert [cell.source for cell in sync.exercise_of(source).cells] == [
-            cell.source for cell in read("exercises", slug).cells
+            given_out(cell.source) for cell in read("exercises", slug).cells
         ]
+
+
+def test_no_assignment_asks_for_another_name_of_its_file(classroom):
+    for slug in SLUGS:
+        whole = (classroom / f"source/{slug}/{slug}.ipynb").read_text(encoding="utf-8")
+        assert "my-" not in whole and whole.count("Keep the name of this file") == 1
 
 
 def test_a_right_submission_gets_all_points_that_a_check_gives(classroom):
@@ -273,6 +287,16 @@ def test_a_course_is_not_overwritten(classroom, capsys):
     assert course.main([str(classroom)]) == 1
     assert "holds a course already" in capsys.readouterr().err
     assert before == sorted(path.read_bytes() for path in (classroom / "source").glob("*/*.ipynb"))
+
+
+def test_make_lab_shows_the_exercises():
+    """JupyterLab shows nothing above the folder that it is given; the pages send students to `exercises/` in it."""
+    done = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    (command,) = [line for line in done.stdout.splitlines() if "/jupyter lab " in line]
+    assert [word for word in command.partition("/jupyter lab ")[2].split() if not word.startswith("--")] == []
+    for path in sorted((ROOT / "book").glob("0*.md")):
+        part = path.read_text(encoding="utf-8").partition("\n## Exercises\n")[2].partition("\n## ")[0]
+        assert "run `make lab` in a copy of the repository, open the notebook in `exercises/`" in part, path.name
 
 
 # The site for students -----------------------------------------------------------------------------------------------

@@ -26,6 +26,9 @@ STUB = 'raise NotImplementedError("write your answer here")'
 TEXT_STUB = "*Write your answer here.*"
 CHECK = re.compile(r"ex\.(\w+)\.check\((\w+)\)")
 POINTS = re.compile(r"points-(\d+)")
+# What an exercise says of its name: in the repository, and in a course, where nbgrader knows it by its name.
+OWN_COPY = "This notebook is generated, so work in a copy whose name begins with `my-`."
+GRADED_COPY = "Keep the name of this file: it is graded by its name."
 CONFIG = f'''"""nbgrader's settings of a course on Across the Ridge."""
 
 c = get_config()  # noqa: F821
@@ -111,6 +114,8 @@ def source_of(solution: NotebookNode, seed: int) -> NotebookNode:
     """Return the notebook for a course's source folder: a solution without its explanations, with hidden tests."""
     notebook = nbformat.from_dict(solution)
     notebook.cells = [cell for cell in notebook.cells if not only_solution(cell)]
+    for cell in notebook.cells:
+        cell.source = cell.source.replace(OWN_COPY, GRADED_COPY)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     (module,) = {
         found for cell in code for found in re.findall(r"from rooflab\.exercises import (\w+) as ex", cell.source)

@@ -53,19 +53,28 @@ def _whole(text: str) -> int | str:
 
 
 def _add_model(commands) -> None:
+    from .step import STORED_BYTES
+
+    formats = f"{', '.join(STORED_BYTES)}; default: bf16"
     model = commands.add_parser("model", help="FLOPs, bytes and time bound of one step of a model on a device")
     model.add_argument("config", help="a built-in model such as llama-2-7b, a config.json, or a folder with one")
-    model.add_argument("--device", default="h100-sxm", metavar="ID", help="default: h100-sxm")
+    model.add_argument(
+        "--device", default="h100-sxm", metavar="ID", help="default: h100-sxm; an unknown name lists them all"
+    )
     model.add_argument("--batch", type=_whole, default=1, metavar="N", help="sequences; default: 1")
     model.add_argument("--context", type=_whole, default=4096, metavar="N", help="tokens per sequence; default: 4096")
     model.add_argument("--new-tokens", type=_whole, metavar="N", help="new tokens per sequence, as in speculation")
     model.add_argument("--prefill", action="store_true", help="read a prompt of --context tokens instead of decoding")
     model.add_argument("--chunk", type=_whole, metavar="N", help="with --prefill: tokens per step")
     for name in ("weights", "cache", "activations", "head"):
-        model.add_argument(f"--{name}", default="bf16", metavar="FORMAT", help=f"how the {name} are stored")
+        model.add_argument(
+            f"--{name}", default="bf16", metavar="FORMAT", help=f"number format of the {name}: {formats}"
+        )
     model.add_argument("--math", default="bf16", metavar="DTYPE", help="the matrix units' data type; default: bf16")
     model.add_argument("--gpus", type=_whole, default=1, metavar="T", help="GPUs in tensor parallelism; default: 1")
-    model.add_argument("--attention", default="fused", metavar="fused|apart", help="one kernel or three")
+    model.add_argument(
+        "--attention", default="fused", metavar="fused|apart", help="one kernel or three; default: fused"
+    )
     model.add_argument("--as", dest="as_type", metavar="FAMILY", help="read the config as one of this model_type")
     model.add_argument("--measured", action="store_true", help="measured roofs in place of those on paper")
     model.add_argument("--json", action="store_true", help="the numbers as JSON, in FLOP, byte and second")

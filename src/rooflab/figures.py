@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.transforms import Bbox
 
 from .ledger import Demand
 from .roofline import COMPUTE, MEMORY, Roofline
@@ -138,7 +140,7 @@ def lines_figure(series: dict[str, tuple], xlabel: str, ylabel: str, *, log_y: b
             ax.set_ylim(bottom=0)
         ax.grid(True)
         # Many names would cover the lines.
-        below = {"ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2)} if len(series) > 8 else {}
+        below = {"ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2)} if len(series) > 6 else {}
         ax.legend(fontsize=8, **below)
     return fig
 
@@ -221,7 +223,7 @@ def roofline_figure(
         ax.xaxis.set(major_formatter=FuncFormatter(lambda value, _: f"{value:g}"), minor_locator=NullLocator())
         ax.yaxis.set(major_formatter=FuncFormatter(lambda value, _: si(value)), minor_locator=NullLocator())
         ax.grid(True)
-        slopes = []
+        slopes, names = [], []
         for each in [line, *([measured] if measured else [])]:
             compute = [roof for roof in each.roofs if roof.kind == COMPUTE and (not units or roof.key in units)]
             memory = [roof for roof in each.roofs if roof.kind == MEMORY]
@@ -230,17 +232,14 @@ def roofline_figure(
                 slopes += _draw_roof(ax, roof, compute, memory, x_range, y_range)
         for spot in points:
             ax.plot(*spot, "D", color=_INK, mfc="none", ms=7)
-        for index, (_, *spot) in enumerate(steps):
+        for index, (name, *spot) in enumerate(steps):
             if index:
                 ax.annotate("", spot, steps[index - 1][1:], arrowprops={"arrowstyle": "->", "color": _INK})
             ax.plot(*spot, "o", color=COLOURS[index % len(COLOURS)], ms=7)
-        named = [(f"{number} {name}", *spot) for number, (name, *spot) in enumerate(steps, 1)]
-        _name_aside(ax, named, 0.42, "right", 0.78)
+            names.append((f"{index + 1} {name}, {si(spot[1], 'FLOP/s', 3)}", *spot))
         for index, (name, *spot) in enumerate(own):
             ax.plot(*spot, "s", color=COLOURS[1], mfc="none", ms=8, label="" if index else "yours")
-            if not steps:
-                ax.annotate(name, spot, (7, 0), textcoords="offset points", fontsize=7, va="center")
-        _name_aside(ax, own if steps else (), 0.8, "left", 0.88)
+            names.append((f"{name}, {si(spot[1], 'FLOP/s', 3)}" if steps else name, *spot))
         for index, demand in enumerate(demands):
             spot = (demand.intensity_flop_per_byte(), line.bound(demand).attainable_flop_per_s)
             name = f"{chr(65 + index)} {labels[index] if labels else demand.title}"
@@ -250,39 +249,85 @@ def roofline_figure(
             ax.legend(loc="lower center" if steps else "lower right", fontsize=8)
         # Only now is the shape of the axes known, and with it the angle of a slope of one.
         fig.draw_without_rendering()
-        for text, (x, y) in slopes:
-            (x0, y0), (x1, y1) = ax.transData.transform([(x, y), (10 * x, 10 * y)])
-            text.set_rotation(np.degrees(np.arctan2(y1 - y0, x1 - x0)))
+        written = _name_slopes(ax, slopes)
+        _name_spots(ax, names, written, [spot for _, *spot in steps])
     return fig
 
 
-def _name_aside(ax, spots, place: float, align: str, top: float) -> None:
-    """Write names and rates of (name, x, FLOP/s), which may lie close, evenly up to `top` at `place` of the width."""
-    for (name, *spot), height in zip(spots, np.linspace(0.1, top, len(spots)), strict=True):
-        ax.annotate(
-            f"{name}, {si(spot[1], 'FLOP/s', 3)}",
-            spot,
-            (place, height),
-            textcoords="axes fraction",
-            fontsize=8,
-            ha=align,
-            va="center",
-            arrowprops={"arrowstyle": "-", "color": "#888888", "lw": 0.6, "relpos": (float(align == "right"), 0.5)},
-        )
+def _name_slopes(ax, slopes) -> np.ndarray:
+    """Write slopes' names along them: caches' above all slopes, main memory's below; return where (pixels)."""
+    point = ax.figure.dpi / 72
+    written = [np.empty((0, 2))]
+    for above in (True, False):
+        chosen = sorted((roof.rate, text, x) for roof, text, x in slopes if (roof.key != "hbm") == above)
+        if not chosen:
+            continue
+        # In the order of the slopes, a line of text apart, from the outermost slope on.
+        rate = (max if above else min)(roof.rate for roof, *_ in slopes)
+        for row, (_, text, x) in enumerate(chosen if above else reversed(chosen)):
+            foot, further = ax.transData.transform([(x, x * rate), (10 * x, 10 * x * rate)])
+            along = (further - foot) / np.hypot(*(further - foot))
+            aside = np.array([-along[1], along[0]]) * (1 if above else -1)
+            # Beyond a dot that lies on the slope.
+            middle = foot + ((20 if above else 10) * along + (12 + 11 * row) * aside) * point
+            place = ax.transData.inverted().transform(middle)
+            label = ax.text(*place, text, fontsize=8, va="center", rotation_mode="anchor")
+            length = label.get_window_extent().width
+            label.set_rotation(np.degrees(np.arctan2(along[1], along[0])))
+            steps = np.arange(0, length, 3)[:, None] * along
+            written += [middle + steps + shift * aside * point for shift in (-4, 0, 4)]
+    return np.concatenate(written)
+
+
+def _name_spots(ax, spots, taken: np.ndarray, path) -> None:
+    """Write the name of each (name, x, y) as near to it as it covers nothing: no line, dot or name, nor `taken`."""
+    point = ax.figure.dpi / 72
+    # What is drawn, as places a few pixels apart.
+    for line in [line.get_xydata() for line in ax.lines] + ([path] if path else []):
+        corners = ax.transData.transform(line)
+        for a, b in zip(corners, np.roll(corners, -1, 0) if len(corners) == 1 else corners[1:], strict=False):
+            taken = np.vstack([taken, np.linspace(a, b, 2 + int(np.hypot(*(b - a)) / 3))])
+    boxes = [text.get_window_extent() for text in ax.texts if text.get_text() and not text.get_rotation()]
+    boxes += [ax.get_legend().get_window_extent()] if ax.get_legend() else []
+    for name, *spot in sorted(spots, key=lambda each: -each[2]):
+        here = ax.transData.transform(spot)
+        label = ax.annotate(name, spot, (0, 0), textcoords="offset points", fontsize=8, va="center")
+        width, height = label.get_window_extent().size
+        tried = []
+        for side, dx, dy in itertools.product((-1, 1), (12, 40, 70, 100), range(-160, 161, 4)):
+            end = here + np.array([side * dx, dy]) * point
+            box = Bbox.from_bounds(end[0] - (width if side < 0 else 0), end[1] - height / 2, width, height)
+            room, leader = box.padded(2 * point), np.linspace(here, end, 50)[6:]
+            covers = _inside(room, taken).sum() + sum(room.overlaps(each) for each in boxes)
+            covers += sum(_inside(each, leader).any() for each in boxes) + 99 * (
+                not _inside(ax.bbox, room.corners()).all()
+            )
+            tried.append((covers, dx + 1.5 * abs(dy), side, dx, dy, room, leader))
+        *_, side, dx, dy, room, leader = min(tried, key=lambda each: each[:2])
+        label.remove()
+        arrow = {"arrowstyle": "-", "color": "#888888", "lw": 0.6, "relpos": (float(side < 0), 0.5)}
+        put = {"textcoords": "offset points", "fontsize": 8, "va": "center", "ha": "right" if side < 0 else "left"}
+        ax.annotate(name, spot, (side * dx, dy), arrowprops=arrow, **put)
+        boxes.append(room)
+        taken = np.vstack([taken, leader])
+
+
+def _inside(box: Bbox, places: np.ndarray) -> np.ndarray:
+    """Return for each place whether it lies in the box."""
+    return ((places > box.min) & (places < box.max)).all(axis=1)
 
 
 def _draw_roof(ax, roof, compute, memory, x_range, y_range) -> list:
-    """Draw one roof up to where it meets the others of its line; return slanted labels with their places."""
+    """Draw one roof up to where it meets the others of its line; return slopes as (roof, text, x of its start)."""
     dash, above = ("-", True) if roof.basis == "paper" else ("--", False)
     text = f"{roof.label}, {si(roof.rate, 'FLOP/s' if roof.kind == COMPUTE else 'B/s')}"
-    put = {"textcoords": "offset points", "fontsize": 8, "va": "bottom" if above else "top"}
     if roof.kind == COMPUTE:
         start = max(x_range[0], roof.rate / max(each.rate for each in memory))
         ax.plot([start, x_range[1]], [roof.rate] * 2, color=_INK, ls=dash, lw=1.6)
-        ax.annotate(text, (x_range[1], roof.rate), (-2, 3 if above else -8), ha="right", **put)
+        # Clear of a dot on the line.
+        put = {"textcoords": "offset points", "fontsize": 8, "va": "bottom" if above else "top", "ha": "right"}
+        ax.annotate(text, (x_range[1], roof.rate), (-2, 6 if above else -12), **put)
         return []
     ends = np.array([max(x_range[0], y_range[0] / roof.rate), max(each.rate for each in compute) / roof.rate])
     ax.plot(ends, ends * roof.rate, color=_INK, ls=dash, lw=1.6)
-    spot = (ends[0] * 1.3, ends[0] * 1.3 * roof.rate)
-    label = ax.annotate(text, spot, (-3, 3) if above else (3, -3), rotation_mode="anchor", **put)
-    return [(label, spot)]
+    return [(roof, text, ends[0])]

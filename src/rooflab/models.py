@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -39,10 +40,10 @@ def _show(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _unknown(value: object, choices: Iterable[str]) -> str:
+def _unknown(value: object, choices: Iterable[str], cutoff: float = 0.6, alike=None) -> str:
     """Return the part of a message that names a wrong value, the nearest right one and all right ones."""
     choices = list(choices)
-    near = difflib.get_close_matches(_show(value).strip("'").lower(), choices, n=1)
+    near = difflib.get_close_matches(_show(value).strip("'").lower(), choices if alike is None else alike, 1, cutoff)
     meant = f", did you mean {near[0]!r}?" if near else ""
     return f"unknown {_show(value)}{meant}; one of: {', '.join(choices)}"
 
@@ -532,6 +533,12 @@ def _bias_parameters(read: _Reader, sizes: Mapping, mla: Mla | None) -> int:
     return total
 
 
+def _unknown_type(said: object) -> str:
+    """Return what is wrong with a file's model_type; another number is another architecture, not a slip of the pen."""
+    alike = [each for each in FAMILIES if re.findall(r"\d+", each) == re.findall(r"\d+", _show(said))]
+    return _unknown(said, FAMILIES, cutoff=0.85, alike=alike)
+
+
 def _family(config: Mapping, where: str, as_type: str | None) -> tuple[str, Mapping, str, list[str]]:
     """Return the family, the keys to read, the prefix of messages about them, and what was assumed so far."""
     said, text, assumed = config.get("model_type"), config.get("text_config"), []
@@ -554,7 +561,7 @@ def _family(config: Mapping, where: str, as_type: str | None) -> tuple[str, Mapp
             assumed.append(f"model_type is {_show(said)}: read as {as_type}, because as_type says so")
         return as_type, config, where, assumed
     if not isinstance(said, str) or said not in FAMILIES:
-        problem = "missing; add it, one of: " + ", ".join(FAMILIES) if said is None else _unknown(said, FAMILIES)
+        problem = "missing; add it, one of: " + ", ".join(FAMILIES) if said is None else _unknown_type(said)
         raise ModelError(f'{at}: {problem}; or give as_type="llama" (--as llama) to read it as if it were that')
     return said, config, where, assumed
 
@@ -633,8 +640,10 @@ def _read_json(path: Path) -> object:
         raise ModelError(f"{path}: {error.strerror}; give the path of a config.json or of a folder with one") from None
     except ModelError:
         raise
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:  # some other kind of file
         raise ModelError(f"{path}: not valid JSON: {error}; give the path of a config.json") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: not valid JSON: {error}; correct the file there") from None
 
 
 def load(source: str | Path | Mapping, *, as_type: str | None = None) -> Model:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from . import ledger, step
+from . import ledger, records, step
 from .hardware import device
 from .models import Model, load
 from .roofline import COMPUTE, MEMORY, Roofline
@@ -60,11 +60,18 @@ def report(
     notes = [f"note: {remark}" for remark in remarks if remark]
     if "vector" not in rates:
         notes.append(f"{gpu.title} has no vector peak on record: norms and activations are bounded by memory alone")
+    if model.moe:
+        picks = ledger.WORKLOADS["experts"].assumes.partition(":")[0]
+        notes.append(f"note: the bounds assume that {picks}; tokens that pick alike read fewer weights")
     if model.max_context and context > model.max_context:
         notes.append(f"warning: context is {context}; the model was trained for {model.max_context} tokens")
+    ridge_tokens = ledger.LINEAR_RIDGE_TOKENS(
+        P=rates["tensor"].rate, beta=rates["hbm"].rate, b_w=precision.weight_bytes
+    )
     return {
         "model": {"id": model.id, "title": model.title, "source": model.source, "parameters": model.parameters}
         | {"layers": model.n_layers, "window": model.window, "window_layers": model.window_layers}
+        | {"heads": model.h, "experts": model.moe and model.moe.experts, "top_k": model.moe and model.moe.top_k}
         | {"max_context": model.max_context, "assumed": list(model.assumed)},
         "device": {"id": gpu.id, "title": gpu.title, "roofs": [vars(rates[key]) for key in rates if key != "l2"]},
         "options": {"batch": batch, "context": context, "new_tokens": new_tokens, "prefill": prefill, "chunk": chunk}
@@ -74,9 +81,8 @@ def report(
         "operations": operations,
         "totals": _totals(steps, roofline, sum(row["time_s"] for row in operations), prefill),
         "memory": _memory(model, gpu, precision, context, gpus),
-        "linear_ridge_tokens": ledger.LINEAR_RIDGE_TOKENS(
-            P=rates["tensor"].rate, beta=rates["hbm"].rate, b_w=precision.weight_bytes
-        ),
+        "linear_ridge_tokens": ridge_tokens,
+        "expert_ridge_tokens": ridge_tokens * model.moe.experts / model.moe.top_k if model.moe else None,
     }
 
 
@@ -129,14 +135,19 @@ def _totals(steps: Sequence[Step], roofline: Roofline, time_s: float, prefill: b
 
 
 def _memory(model: Model, gpu, precision: step.Precision, context: int, gpus: int) -> dict:
-    """Return what the model holds, and what fits into `gpus` devices."""
-    weights, capacity = step.weight_bytes(model, precision), gpu.capacity_bytes()
+    """Return what the model holds, and what fits into `gpus` devices, by what a driver reported where that is known."""
+    weights, stated = step.weight_bytes(model, precision), gpu.capacity_bytes()
+    record = records.find(gpu.id, "bandwidth")
+    reported = record.runs[-1].get("memory_bytes") if record else None
+    capacity = reported or stated
     return {
         "cache_bytes_per_token": step.cache_bytes_per_token(model, precision),
         "cache_bytes_per_sequence": step.cache_bytes(model, context, precision),
         "weight_bytes": weights,
         "capacity_bytes": capacity,
-        "least_gpus": math.ceil(weights / capacity),
+        "capacity_basis": "measured" if reported else "paper",
+        "vendor_capacity_bytes": stated,
+        "least_gpus": step.least_gpus(model, capacity, precision),
         "most_sequences": step.most_sequences(model, capacity, context, precision, gpus),
     }
 
@@ -220,37 +231,59 @@ def _sums(totals: dict) -> dict:
 def _summary(found: dict) -> list[tuple[str, str]]:
     totals, memory, asked = found["totals"], found["memory"], found["options"]
     context, per_step = asked["context"], _count(totals["tokens"], "token")
-    rate = f"at most {si(totals['tokens_per_s'], 'tokens/s')}: {per_step} in this time"
+    # A measured ceiling can be beaten: a copy, for one, is slower than a read.
+    least, most = ("about", "about") if asked["measured"] else ("at least", "at most")
+    rate = f"{most} {si(totals['tokens_per_s'], 'tokens/s')}: {per_step} in this time"
     if not asked["prefill"] and asked["new_tokens"] > 1:
         rate += ", if every new token is accepted"
-    overlapped = f"at least {si(totals['overlapped_time_s'], 's')} if all operations of a step overlapped"
+    overlapped = f"{least} {si(totals['overlapped_time_s'], 's')} if all operations of a step overlapped"
     rows = [
         ("FLOPs", f"{si(totals['flop'], 'FLOP')} in matrix products, {si(totals['vector_flop'], 'FLOP')} besides"),
         ("bytes", f"{si(totals['bytes'], 'B')}: " + ", ".join(f"{k} {si(totals[f'{k}_bytes'], 'B')}" for k in KINDS)),
         ("intensity", f"{si(totals['intensity_flop_per_byte'])} FLOP/byte"),
-        ("time", f"at least {si(totals['time_s'], 's')}: the sum of the operations' bounds"),
+        ("time", f"{least} {si(totals['time_s'], 's')}: the sum of the operations' bounds"),
         ("", f"{overlapped}, bound by {' or '.join(totals['bound_by'])}"),
         ("rate", rate),
     ]
     if asked["prefill"]:
-        rows.append(("first token", f"after {si(totals['time_to_first_token_s'], 's')} at least"))
+        rows.append(("first token", f"after {least} {si(totals['time_to_first_token_s'], 's')}"))
     if asked["gpus"] > 1:
         rows.append(("link", f"{si(totals['link_bytes'], 'B')} out and as many in; not part of the times"))
     model, per_token = found["model"], f"{_binary(memory['cache_bytes_per_token'], 'KiB')} per token of context"
     if model["window"]:
         per_token += f" ({model['window_layers']} of {model['layers']} layers keep the last {model['window']} tokens)"
+    meets = f"counting weights only, a linear layer meets it at {si(found['linear_ridge_tokens'])} tokens per step"
+    rows.append(("ridge", meets))
+    if experts := found["expert_ridge_tokens"]:
+        rows.append(("", f"each routed expert at {si(experts)}: a token picks {model['top_k']} of {model['experts']}"))
     return [
         *rows,
-        ("ridge", f"linear layers cross it at {si(found['linear_ridge_tokens'])} tokens per step"),
         ("KV cache", f"{per_token}, {_both(memory['cache_bytes_per_sequence'])} at {context} tokens"),
         ("weights", f"{_both(memory['weight_bytes'])} in all"),
-        ("memory", f"{_both(memory['capacity_bytes'])} on each GPU, as its vendor states it"),
-        ("fits", _fits(memory, asked["gpus"], context)),
+        ("memory", _capacity(memory)),
+        ("fits", _fits(memory, asked["gpus"], context, model["heads"])),
     ]
 
 
-def _fits(memory: dict, gpus: int, context: int) -> str:
-    if memory["least_gpus"] > gpus:
-        return f"no: the weights need at least {_count(memory['least_gpus'], 'GPU')} of this memory"
+def _capacity(memory: dict) -> str:
+    each = f"{_both(memory['capacity_bytes'])} on each GPU"
+    if memory["capacity_basis"] == "paper":
+        return f"{each}, as its vendor states it"
+    stated = si(memory["vendor_capacity_bytes"], "B")
+    return f"{each}, as the driver reported it in the book's record; its vendor states {stated}"
+
+
+def _fits(memory: dict, gpus: int, context: int, heads: int) -> str:
+    if memory["capacity_basis"] == "measured":
+        basis = "by the book's record of this GPU"
+    else:
+        basis = "by the vendor's figure"
+        if memory["capacity_bytes"] % 2**30:  # in GB; one in GiB is no more in a driver's words
+            basis += "; a driver may report up to 7 % more"
+    least = memory["least_gpus"]
+    if least is None:
+        return f"no: the weights need more GPUs than can share {_count(heads, 'head')} evenly, {basis}"
+    if least > gpus:
+        return f"no: the weights need at least {_count(least, 'GPU')} that share the heads evenly, {basis}"
     most = _count(memory["most_sequences"], "sequence")
-    return f"at most {most} of {context} tokens beside the weights"
+    return f"at most {most} of {context} tokens beside the weights, {basis}"

@@ -195,8 +195,9 @@ def step(
     B, L = _count("batch", batch), _count("context", context)
     s = _count("new_tokens", new_tokens, most=L)
     t = _count("gpus", gpus, most=model.h)
-    if model.h % t or (model.h_kv % t and t % model.h_kv):
-        raise StepError(f"gpus is {t}; {model.h} query and {model.h_kv} key-value heads cannot be shared evenly")
+    if t not in (choices := gpu_counts(model)):
+        heads = f"{model.h} query and {model.h_kv} key-value heads cannot be shared evenly"
+        raise StepError(f"gpus is {t}; {heads}; choose from {', '.join(map(str, choices))}")
     if attention not in ("fused", "apart"):
         raise StepError(f"attention is {attention!r}; choose from fused, apart")
     if model.mla and latent and attention == "apart":
@@ -360,6 +361,29 @@ def cache_bytes(model: Model, context: int, precision: Precision | None = None) 
     per_layer = cache_bytes_per_token(model, precision) / model.n_layers
     windowed = min(context, model.window or context)
     return per_layer * ((model.n_layers - model.window_layers) * context + model.window_layers * windowed)
+
+
+def gpu_counts(model: Model) -> list[int]:
+    """Return how many GPUs can share the heads evenly; where there are more than key-value heads, GPUs share one.
+
+    >>> from rooflab.models import model
+    >>> gpu_counts(model("gemma-2-9b"))
+    [1, 2, 4, 8, 16]
+    """
+    small = [t for t in range(1, math.isqrt(model.h) + 1) if model.h % t == 0]
+    divisors = sorted({*small, *(model.h // t for t in small)})
+    return [t for t in divisors if model.h_kv % t == 0 or t % model.h_kv == 0]
+
+
+def least_gpus(model: Model, capacity_bytes: float, precision: Precision | None = None) -> int | None:
+    """Return the fewest GPUs of `capacity_bytes` that share the heads and hold the weights; None if none do.
+
+    >>> from rooflab.models import model
+    >>> least_gpus(model("llama-2-70b"), 80e9), least_gpus(model("llama-2-70b"), 30e9)
+    (2, 8)
+    """
+    fewest = weight_bytes(model, precision) / capacity_bytes
+    return next((t for t in gpu_counts(model) if t >= fewest), None)
 
 
 def most_sequences(

@@ -343,6 +343,35 @@ def test_without_javascript_there_is_a_picture_and_a_table(page_at):
     assert box.get_by_text("Sliders need JavaScript").is_visible()
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    "scenario", [roofline_scenario(), decode_scenario(), prefill_scenario(), fusion_scenario(), tile_budget_scenario()]
+)
+def test_every_ceiling_has_a_name_that_no_line_strikes_through(open_scenario, scenario, width):
+    page = open_scenario(scenario, f"#explorer={scenario.id}&device=h200-sxm", width=width)
+    settle(page)
+    names = page.locator(".rooflab-chart > g:not([class]) > text").all_text_contents()
+    roofs = page.locator(".rooflab-roof").count()
+    assert roofs >= 6 and len(names) == roofs
+    assert sum("copy" in name for name in names) == 2
+    struck = page.evaluate(
+        """() => {
+          const texts = [...document.querySelectorAll('.rooflab-chart > g:not([class]) > text')];
+          return texts.filter((text) => {
+            const back = text.getCTM().inverse(), box = text.getBBox();
+            const inside = (p) => p.x > box.x + 1 && p.x < box.x + box.width - 1
+              && p.y > box.y + 3 && p.y < box.y + box.height - 3;
+            return [...document.querySelectorAll('.rooflab-roof')].some((path) => {
+              const step = path.getTotalLength() / 799, to = back.multiply(path.getCTM());
+              const places = Array.from({ length: 800 }, (_, i) => path.getPointAtLength(step * i).matrixTransform(to));
+              return places.some(inside);
+            });
+          }).map((text) => text.textContent);
+        }"""
+    )
+    assert struck == []
+
+
 def test_redraw_takes_at_most_a_millisecond(page, redraw_ms, capsys):
     times = redraw_ms(page, 10)
     with capsys.disabled():

@@ -163,6 +163,10 @@ square_passes = Question(
             lambda kernels: _passes(kernels) + _passes(kernels, narrow=True)
         ),
         "that is the number of kernels; count tensors that one reads or writes": lambda kernels: len(kernels),
+        "S and P are not the only L x L tensors: all that stands between the products counts, "
+        "scaled, masked or dropped out": lambda kernels: sum(
+            tensor in ("S", "P") for kernel in kernels for tensors in kernel.values() for tensor in tensors
+        ),
         "one tensor read or written by one kernel is one pass": lambda kernels: 2 * _passes(kernels),
     },
 )

@@ -441,7 +441,7 @@ def consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUS
                                     FP8)  # fmt: skip
             release(ring, begin - 2)
             release(ring, begin - 1)
-        # By now the previous turn's O, written to its place of Q, is stored: hand that place back.
+        # By now TMA has read the previous turn's O from its place of Q, if not yet written it: hand that place back.
         bulk.store_wait(0)
         release(q_ring, 3 * turn + 3 + ME, pred=turn > 0)
         for i in range(whole):

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity|nan)", r
 
 def bits_source() -> str:
     """Return the ES module that a live notebook loads."""
-    return static_text("bits.js") + "\nexport default { render: formatExplorer.render };\n"
+    return static_text("common.js") + static_text("bits.js") + "\nexport default { render: formatExplorer.render };\n"
 
 
 def show(value: float) -> str:

@@ -42,12 +42,12 @@ def formulas_js() -> str:
 
 def module_source() -> str:
     """Return the ES module that a live notebook loads."""
-    return formulas_js() + static_text("explorer.js") + "\nexport default { render };\n"
+    return formulas_js() + static_text("common.js") + static_text("explorer.js") + "\nexport default { render };\n"
 
 
 def site_script() -> str:
     """Return the one classic script of the static site: formulas, front ends and host; it needs no eval."""
-    front_ends = "".join(map(static_text, ("explorer.js", "bits.js", "host.js")))
+    front_ends = "".join(map(static_text, ("common.js", "explorer.js", "bits.js", "host.js")))
     return "(() => {\n" + formulas_js() + front_ends + "})();\n"
 
 

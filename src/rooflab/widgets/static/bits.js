@@ -471,15 +471,7 @@ const formatExplorer = (() => {
     }
 
     // One redraw a frame, however many traits change at once.
-    let queued = false;
-    function schedule() {
-      if (queued) return;
-      queued = true;
-      requestAnimationFrame(() => {
-        queued = false;
-        draw();
-      });
-    }
+    const schedule = oncePerFrame(draw);
 
     function adopt(fragment) {
       const given = fromFragment(fragment);
@@ -496,18 +488,9 @@ const formatExplorer = (() => {
       }
     }
 
-    for (const name of FIELDS) model.on(`change:${name}`, schedule);
     el.replaceChildren(root);
     draw();
-    if (isStatic) {
-      adopt(location.hash);
-      const onHash = () => adopt(location.hash);
-      window.addEventListener("hashchange", onHash);
-      return () => window.removeEventListener("hashchange", onHash);
-    }
-    return () => {
-      for (const name of FIELDS) model.off(`change:${name}`, schedule);
-    };
+    return follow(model, FIELDS, schedule, isStatic, adopt);
   }
 
   return { render, decode, encode, evaluate, parse, show };

@@ -300,8 +300,12 @@ function render({ model, el }) {
   const [x0, x1] = scenario.x_range.map(Math.log10);
   const [y0, y1] = scenario.y_range.map(Math.log10);
   const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
-  // A narrow chart has no room for the names of its roofs; the table under it has them.
-  const named = (roof, unit) => (BOX === NARROW ? si(roof.rate, unit) : `${roof.label}, ${si(roof.rate, unit)}`);
+  // Short names, to fit beside each other: the format stands above the chart, and below it what is dashed and the names in full.
+  const short = (roof) => {
+    if (roof.basis === "paper") return BOX === NARROW && roof.kind === "compute" ? "" : roof.label.replace(/ bandwidth$/, "");
+    return roof.label.replace(BOX === NARROW ? /measured / : "", "").replace(/\w+ GEMM/, "GEMM");
+  };
+  const named = (roof, unit) => [short(roof), si(roof.rate, unit, roof.basis === "measured" ? 3 : 4)].filter(Boolean).join(", ");
   const x = (value) => BOX.left + ((clamp(Math.log10(value), x0, x1) - x0) / (x1 - x0)) * (BOX.width - BOX.left - BOX.right);
   const y = (value) => BOX.height - BOX.bottom - ((clamp(Math.log10(value), y0, y1) - y0) / (y1 - y0)) * (BOX.height - BOX.top - BOX.bottom);
   const grid = node("g", { class: "rooflab-grid" });
@@ -369,20 +373,26 @@ function render({ model, el }) {
     const memory = device.memory;
     const compute = stated.map((roof) => ({ ...roof, rate: roof.rate * (scaled[roof.key] ?? 1) })).sort((a, b) => b.rate - a.rate);
     let above = -Infinity;
+    // A name stands clear of a dot on its roof, and neither on another roof nor on another name.
+    const names = [];
+    const free = (base) => !compute.some((roof) => y(roof.rate) > base - 11 && y(roof.rate) < base + 4) && !names.some((other) => Math.abs(other - base) < 13);
+    const beside = (place, offsets) => place + (offsets.find((offset) => free(place + offset)) ?? offsets[0]);
     // A compute roof starts where the fastest memory of its basis meets it.
     for (const roof of compute) {
       const feeds = memory.filter((each) => each.basis === roof.basis).map((each) => each.rate);
       const start = Math.max(edge[0], FORMULAS.ridge.call(roof.rate, Math.max(...feeds)));
       roofLayer.append(node("path", { class: `rooflab-roof rooflab-${roof.basis}`, d: `M${x(start)} ${y(roof.rate)}H${x(edge[1])}` }));
-      if (roof.basis !== "paper") continue;
       if (roof.key in scaled) {
         // These roofs may lie close together, so their names stand one below the other, left of them.
         above = Math.max(y(roof.rate) + 4, above + 15);
         roofLayer.append(node("text", { x: x(start) - 2 - (above - y(roof.rate)), y: above, "text-anchor": "end" }, named(roof, "FLOP/s")));
       } else {
-        roofLayer.append(node("text", { x: BOX.width - BOX.right - 4, y: y(roof.rate) - 5, "text-anchor": "end" }, named(roof, "FLOP/s")));
+        const base = beside(y(roof.rate), roof.basis === "paper" ? [-13, -5, 14] : [24, 19, 14, 30, -13]);
+        names.push(base);
+        roofLayer.append(node("text", { x: BOX.width - BOX.right - 4, y: base, "text-anchor": "end" }, named(roof, "FLOP/s")));
       }
     }
+    const slopes = [];
     for (const roof of memory) {
       const limits = compute.filter((each) => each.basis === roof.basis).map((each) => each.rate);
       if (!limits.length) continue;
@@ -391,12 +401,22 @@ function render({ model, el }) {
       const start = Math.max(edge[0], scenario.y_range[0] / roof.rate);
       const at = (intensity) => `${x(intensity)} ${y(FORMULAS.attainable.call(intensity, Infinity, roof.rate))}`;
       roofLayer.append(node("path", { class: `rooflab-roof rooflab-${roof.basis}`, d: `M${at(start)}L${at(end)}` }));
-      if (roof.basis === "paper") {
-        const middle = start * 4;
-        const slope = (-Math.atan2(y(roof.rate * middle) - y(roof.rate * middle * 10), x(middle * 10) - x(middle)) * 180) / Math.PI;
-        const spot = `translate(${x(start) + 4} ${y(roof.rate * start) - 14}) rotate(${slope})`;
-        roofLayer.append(node("text", { transform: spot, "text-anchor": "start" }, named(roof, "B/s")));
-      }
+      slopes.push({ roof, x: x(start), y: y(roof.rate * start) });
+    }
+    // Slopes lie close together: caches have their names above all of them, main memory below, in the order of the slopes.
+    const angle = Math.atan2((BOX.height - BOX.top - BOX.bottom) / (y1 - y0), (BOX.width - BOX.left - BOX.right) / (x1 - x0));
+    slopes.sort((a, b) => a.roof.rate - b.roof.rate);
+    for (const [group, outer, sign] of [
+      [slopes.filter(({ roof }) => roof.key !== "hbm"), slopes.at(-1), -1],
+      [slopes.filter(({ roof }) => roof.key === "hbm").reverse(), slopes[0], 1],
+    ]) {
+      group.forEach(({ roof }, row) => {
+        // The baseline of a name below lies further out by the letters' height.
+        const aside = sign * ((sign < 0 ? 7 : 21) + 14 * row);
+        const along = sign < 0 ? 14 : BOX === WIDE ? 80 : 6; // where the dots of small intensity leave room
+        const spot = [outer.x + along * Math.cos(angle) + aside * Math.sin(angle), outer.y - along * Math.sin(angle) + aside * Math.cos(angle)];
+        roofLayer.append(node("text", { transform: `translate(${spot.join(" ")}) rotate(${(-angle * 180) / Math.PI})` }, named(roof, "B/s")));
+      });
     }
     const measured = [...compute, ...memory].some((roof) => roof.basis === "measured");
     measuredLines = measured ? "Dashed: measured ceilings." : "No measured ceilings on record for this device.";
@@ -527,7 +547,7 @@ function render({ model, el }) {
       line("F", dot.workload.work[dot.unit], dot.flop, "FLOP") +
       line("Q", dot.workload.traffic.hbm, dot.bytes, "B") +
       `<div><math><mi>I</mi><mo>=</mo>${plainMath(FORMULAS.intensity.math)}</math> <span>= ${si(dot.intensity, "FLOP/byte")}</span></div>` +
-      (dot.problem ? "" : `<div><math><mi>t</mi><mo>≥</mo><mo>max</mo></math>(${dot.times.map(([roof, time]) => `${si(time, "s")} <small>${roof.label}</small>`).join(", ")}) = ${si(dot.time, "s")}</div>`) +
+      (dot.problem ? "" : `<div class="rooflab-wrap"><math><mi>t</mi><mo>≥</mo><mo>max</mo></math>(${dot.times.map(([roof, time]) => `${si(time, "s")} <small>${roof.label}</small>`).join(", ")}) = ${si(dot.time, "s")}</div>`) +
       (scenario.serial && !dot.problem
         ? `<p>One unit after another: ${dot.times.filter(([roof]) => roof.kind === "compute").map(([, time]) => si(time, "s")).join(" + ")} = ${si(dot.serial, "s")}, so ${si(dot.flop / dot.serial, "FLOP/s")}, ${si((100 * dot.flop) / dot.serial / dot.peak, "", 3)} % of the ${dot.times.find(([roof]) => roof.key === dot.unit)[0].label}; all at once ${si((100 * dot.attainable) / dot.peak, "", 3)} %.</p>`
         : "") +
@@ -539,15 +559,7 @@ function render({ model, el }) {
   }
 
   // One redraw a frame, however many traits change at once.
-  let queued = false;
-  function schedule() {
-    if (queued) return;
-    queued = true;
-    requestAnimationFrame(() => {
-      queued = false;
-      draw();
-    });
-  }
+  const schedule = oncePerFrame(draw);
 
   function adopt(fragment) {
     const given = fromFragment(scenario, fragment);
@@ -562,16 +574,7 @@ function render({ model, el }) {
   }
 
   const watched = [...NAMES, ...sliderNames, "points"];
-  for (const name of watched) model.on(`change:${name}`, schedule);
   el.replaceChildren(root);
   draw();
-  if (isStatic) {
-    adopt(location.hash);
-    const onHash = () => adopt(location.hash);
-    window.addEventListener("hashchange", onHash);
-    return () => window.removeEventListener("hashchange", onHash);
-  }
-  return () => {
-    for (const name of watched) model.off(`change:${name}`, schedule);
-  };
+  return follow(model, watched, schedule, isStatic, adopt);
 }
