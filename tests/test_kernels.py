@@ -181,29 +181,46 @@ def test_gemv(shape, dtype):
 @pytest.mark.parametrize("shape", [(1, 1), (7, 300), (9, 4096), (6, 5000)], ids=str)
 def test_gemv_with_its_neighbours_inside(shape, dtype):
     N, K = shape
-    x, norm, residual = normal(1, K, dtype=dtype), normal(K, dtype=dtype, seed=1), normal(1, N, dtype=dtype, seed=2)
+    x, residual = normal(1, K, dtype=dtype), normal(1, N, dtype=dtype, seed=2)
     weight = normal(2 * N, K, dtype=dtype, seed=3)
-    normed = torch.nn.functional.rms_norm(x.double(), (K,), norm.double(), eps=1e-5)
     gate, up = gemv.reference(x, weight).split(N, dim=1)
-    gate_normed, up_normed = gemv.reference(normed, weight).split(N, dim=1)
     # The largest intermediate is the product with the gate, or what the residual is added to.
     gated = torch.nn.functional.silu(gate) * up
     size = {"length": K, "dtype": dtype, "scale": float(gate.abs().max() * up.abs().max())}
     check(gemv.fused(x, weight, gated=True, out=poison(residual.clone())), gated, **size)
-    expected = torch.nn.functional.silu(gate_normed) * up_normed
-    size["scale"] = float(gate_normed.abs().max() * up_normed.abs().max())
-    check(gemv.fused(x, weight, gated=True, norm=norm), expected, **size)
-    check(gemv.fused(x, weight, norm=norm), gemv.reference(normed, weight), dtype=dtype, length=K)
     expected = gate + residual.double()
     check(gemv.fused(x, weight[:N], residual=residual, out=residual), expected, dtype=dtype, length=K)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (7, 300), (301, 40), (9, 4096)], ids=str)
+def test_two_gemvs_share_a_norm(shape, dtype):
+    """The first has N results, and their norm stands between them and 5 results, gated or not, of the second."""
+    N, K = shape
+    x, norm, residual = normal(1, K, dtype=dtype), normal(N, dtype=dtype, seed=1), normal(1, N, dtype=dtype, seed=2)
+    y, scaled, squares = gemv.fused(x, normal(N, K, dtype=dtype, seed=3), residual=residual, norm=norm)
+    check(y, gemv.reference(x, normal(N, K, dtype=dtype, seed=3)) + residual.double(), dtype=dtype, length=K)
+    check(scaled, y.double() * norm.double(), dtype=dtype, length=1)
+    check(squares.sum(), y.double().square().sum(), dtype="fp32", length=N, scale=float(y.double().square().sum()))
+    weight = normal(10, N, dtype=dtype, seed=4)
+    normed = torch.nn.functional.rms_norm(y.double(), (N,), norm.double(), eps=0.5)
+    gate, up = gemv.reference(normed, weight).split(5, dim=1)
+    # `scaled` was rounded once: its error counts like that of one more factor in each product.
+    size = {"dtype": dtype, "length": N, "accumulate": dtype}
+    check(gemv.fused(scaled, weight, squares=squares, eps=0.5), torch.cat((gate, up), dim=1), **size)
+    size["scale"] = float(gate.abs().max() * up.abs().max())
+    expected = torch.nn.functional.silu(gate) * up
+    check(gemv.fused(scaled, weight, squares=squares, eps=0.5, gated=True), expected, **size)
 
 
 def test_gemv_says_what_does_not_fit():
     x, weight = normal(1, 8, dtype=torch.float32), normal(3, 8, dtype=torch.float32)
     with pytest.raises(KernelError, match="weight has 3 rows; gated, it must have the gate's and as many of up"):
         gemv.fused(x, weight, gated=True)
-    with pytest.raises(KernelError, match=r"norm has shape \(3,\); it must be \(8,\)"):
-        gemv.fused(x, weight, norm=weight[:, 0].contiguous())
+    with pytest.raises(KernelError, match=r"norm has shape \(8,\); it must be \(3,\)"):
+        gemv.fused(x, weight, norm=x[0])
+    with pytest.raises(KernelError, match="squares is torch.float64; convert it to one of float32"):
+        gemv.fused(x, weight, squares=x[0].double())
     with pytest.raises(KernelError, match=r"residual has shape \(1, 8\); it must be \(1, 3\)"):
         gemv.fused(x, weight, residual=x)
 
@@ -590,10 +607,11 @@ def compile_for_hopper():
         for N, K in ((4096, 4096), (22016, 4096), (4096, 11008)):
             for version in (gemv.rows, gemv.chained):
                 version(x[:K].view(1, K), x[: N * K].view(N, K))
-            w, r = x[: N * K].view(N, K), x[:N].view(1, N)
-            gemv.fused(x[:K].view(1, K), w, norm=x[:K], gated=True)
-            gemv.fused(x[:K].view(1, K), w, norm=x[:K])
-            gemv.fused(x[:K].view(1, K), w, residual=r, out=r)
+            w, r, squares = x[: N * K].view(N, K), x[:N].view(1, N), torch.empty(1024)
+            for early in (False, True):
+                gemv.fused(x[:K].view(1, K), w, squares=squares, gated=True, early=early)
+                gemv.fused(x[:K].view(1, K), w, squares=squares, early=early)
+                gemv.fused(x[:K].view(1, K), w, residual=r, norm=x[:N], out=r, early=early)
     x = torch.empty(1 << 20)
     streams.exponentials(x, 1024)
     streams.add_one(x[:1])

@@ -78,9 +78,10 @@ def test_each_score_is_computed_once_and_only_masked_tiles_hold_others(L, share,
     seen = torch.zeros(L + 192, math.ceil(L / 128) * 128, dtype=torch.int)
     rows, keys = torch.arange(seen.shape[0])[:, None], torch.arange(seen.shape[1])
     keep = (rows >= keys) & (rows < L) if causal else (keys < L) & (rows < L)
-    for tile in range(flash_hopper.tiles_of(L, wide)):
-        _, first, consumers = flash_hopper.place_of.fn(tile, 1, L, 1, wide, flash_hopper.tiles_of(L, wide), causal)
-        needed = flash_hopper.needed_of.fn(first, consumers, L, causal)
+    tiles = flash_hopper.tiles_of(L, wide)
+    for tile in range(tiles):
+        _, first = flash_hopper.place_of.fn(tile, 1, L, 1, wide, tiles, causal)
+        needed = flash_hopper.needed_of.fn(first, flash_hopper.consumers_of.fn(first, wide, tiles), L, causal)
         for row in flash_hopper.tile_at(tile, 1, L, 1, wide, causal)[1]:
             whole = flash_hopper.whole_of.fn(row, L, causal)
             assert whole + masked(L, causal) <= needed and (row < L or whole == 0)
@@ -128,6 +129,15 @@ def simulate(heads, L, causal, wide, programs, order, slots=4):
     def place_of(tile):
         return flash_hopper.place_of.fn(tile, heads, L, group, wide, tiles, causal)
 
+    def consumers_of(first):
+        return flash_hopper.consumers_of.fn(first, wide, tiles)
+
+    def row_of(first, me):
+        return flash_hopper.row_of.fn(first, consumers_of(first), me, L)
+
+    def needed_of(first):
+        return flash_hopper.needed_of.fn(first, consumers_of(first), L, causal)
+
     def program(pid):
         ring, q_ring, mail = [None] * slots, [None] * 6, [None] * 2
         filled, drained = [Barrier(1) for _ in range(slots)], [Barrier(3) for _ in range(slots)]
@@ -135,42 +145,40 @@ def simulate(heads, L, causal, wide, programs, order, slots=4):
         mail_filled, mail_drained = [Barrier(1) for _ in range(2)], [Barrier(3) for _ in range(2)]
 
         def producer():
-            tile, turn, step = pid, 0, 0
-            while tile < count:
-                head, first, consumers = place_of(tile)
-                for me in range(3):
-                    place, phase = divmod(3 * turn + me, 6)[::-1]
-                    yield q_drained[place], (phase & 1) ^ 1
-                    q_ring[place] = head, first + 64 * me
-                    q_filled[place].arrive()
-                needed = flash_hopper.needed_of.fn(first, consumers, L, causal)
+            (head, first), turn, step = place_of(pid), 0, 0
+            while head >= 0:
+                needed = needed_of(first)
                 for i in range(needed):
                     for load in "kv":
                         yield drained[step % slots], (step // slots & 1) ^ 1
                         ring[step % slots] = load, head, needed - 1 - i
                         filled[step % slots].arrive()
                         step += 1
+                    for me in range(3) if i == 0 else ():
+                        place, phase = divmod(3 * turn + me, 6)[::-1]
+                        yield q_drained[place], (phase & 1) ^ 1
+                        q_ring[place] = head, row_of(first, me)
+                        q_filled[place].arrive()
                 tile = next(taken)
+                head, first = place_of(tile) if tile < count else (-1, first)
                 yield mail_drained[turn % 2], (turn // 2 & 1) ^ 1
-                mail[turn % 2] = tile if tile < count else -1
+                mail[turn % 2] = head, first
                 mail_filled[turn % 2].arrive()
                 turn += 1
 
         def consumer(me):
-            tile, turn, step = pid, 0, 0
-            while tile >= 0:
-                head, first, consumers = place_of(tile)
-                needed = flash_hopper.needed_of.fn(first, consumers, L, causal)
-                row = first + 64 * me if me < consumers else L
+            (head, first), turn, step = place_of(pid), 0, 0
+            while head >= 0:
+                needed, row = needed_of(first), row_of(first, me)
                 whole, mask = flash_hopper.whole_of.fn(row, L, causal), masked(L, causal)
                 begin = needed - whole
                 place, phase = divmod(3 * turn + me, 6)[::-1]
+                if turn > 0:
+                    q_drained[(3 * turn + 3 + me) % 6].arrive()
                 for i in range(needed):
                     if i == begin - mask:
                         yield q_filled[place], phase & 1
-                        assert q_ring[place] == (head, first + 64 * me)
-                    if i == begin and turn > 0:
-                        q_drained[(3 * turn + 3 + me) % 6].arrive()
+                        assert q_ring[place] == (head, row)
                     held = []
                     for now, load in enumerate("kv", step + 2 * i):
                         yield filled[now % slots], now // slots & 1
@@ -181,16 +189,13 @@ def simulate(heads, L, causal, wide, programs, order, slots=4):
                         for each in held:
                             drained[each % slots].arrive()
                         held.clear()
-                if whole == 0:
-                    if not mask:
-                        yield q_filled[place], phase & 1
-                    if turn > 0:
-                        q_drained[(3 * turn + 3 + me) % 6].arrive()
+                if whole == 0 and not mask:
+                    yield q_filled[place], phase & 1
                 found.append((head, first, me))
-                assert q_ring[place] == (head, first + 64 * me)  # O takes its place: it must not have been filled anew
+                assert q_ring[place] == (head, row)  # O takes its place: it must not have been filled anew
                 step += 2 * needed
                 yield mail_filled[turn % 2], turn // 2 & 1
-                tile = mail[turn % 2]
+                head, first = mail[turn % 2]
                 mail_drained[turn % 2].arrive()
                 turn += 1
 
@@ -205,7 +210,7 @@ def simulate(heads, L, causal, wide, programs, order, slots=4):
             each[1] = next(each[0])
         except StopIteration:
             threads.remove(each)
-    expected = [(*place_of(tile)[:2], me) for tile in range(count) for me in range(3)]
+    expected = [(*place_of(tile), me) for tile in range(count) for me in range(3)]
     assert sorted(found) == sorted(expected)
     assert next(taken) == count + programs  # the last of `count` questions sets the counter back
 

@@ -305,8 +305,8 @@ def step(weights: Weights, cache: Cache, tokens: torch.Tensor, length: int | Non
 def step_in_triton(weights: Weights, cache: Cache, tokens: torch.Tensor) -> torch.Tensor:
     """Return `step`'s logits from this book's Triton kernels.
 
-    They read the position on the GPU, so one graph serves all lengths. For one sequence a layer is 7 kernels: norm,
-    gate and residual sum are inside the products. For more, the products are the library's, and a layer is 11 kernels.
+    They read the position on the GPU, so one graph serves all lengths. For one sequence a layer is 7 kernels: gate,
+    residual sum and norm are inside the products. For more, the products are the library's, and a layer is 11 kernels.
     Each of ours starts while the one before it ends, except after the library's.
     """
     if decode is None:
@@ -314,25 +314,28 @@ def step_in_triton(weights: Weights, cache: Cache, tokens: torch.Tensor) -> torc
     _require_fit(cache, tokens, None)
     model, eps, early = weights.model, weights.eps, _starts_early(tokens)
     rotary = {"cos": cache.cos, "sin": cache.sin, "position": cache.position, "early": early}
+
+    def product(x, weight, squares):
+        if cache.batch > 1:
+            return F.linear(x, weight)
+        return gemv.fused(x, weight, squares=squares, eps=eps, early=early)
+
     x = F.embedding(tokens, weights.embedding)  # (B, d), the residual stream, from here on changed in place
-    y = None
-    for layer, keys, values in zip(weights.layers, cache.k, cache.v, strict=True):
-        if cache.batch == 1:
-            qkv = gemv.fused(x, layer.qkv, norm=layer.attn_norm, eps=eps)
-        else:
-            qkv = F.linear(decode.add_norm(y, x, layer.attn_norm, eps, early=early), layer.qkv)
+    following = [layer.attn_norm for layer in weights.layers[1:]] + [weights.final_norm]
+    normed, squares = decode.add_norm(None, x, weights.layers[0].attn_norm, eps, early=early), None
+    for layer, keys, values, next_norm in zip(weights.layers, cache.k, cache.v, following, strict=True):
+        qkv = product(normed, layer.qkv, squares)
         q = decode.rope_cache(qkv, k_cache=keys, v_cache=values, h=model.h, **rotary)
         heads = decode.split_attention(q, keys, values, cache.position, early=early).view(cache.batch, -1)
         if cache.batch == 1:
-            gemv.fused(heads, layer.o, out=x, residual=x)
-            gated = gemv.fused(x, layer.gate_up, norm=layer.mlp_norm, eps=eps, gated=True)
-            gemv.fused(gated, layer.down, out=x, residual=x)
+            _, normed, squares = gemv.fused(heads, layer.o, out=x, residual=x, norm=layer.mlp_norm, early=early)
+            gated = gemv.fused(normed, layer.gate_up, squares=squares, eps=eps, gated=True, early=early)
+            _, normed, squares = gemv.fused(gated, layer.down, out=x, residual=x, norm=next_norm, early=early)
         else:
             normed = decode.add_norm(F.linear(heads, layer.o), x, layer.mlp_norm, eps, early=early)
-            y = F.linear(decode.swiglu(F.linear(normed, layer.gate_up), early=early), layer.down)
-    if cache.batch == 1:
-        return gemv.fused(x, weights.head, norm=weights.final_norm, eps=eps)
-    return F.linear(decode.add_norm(y, x, weights.final_norm, eps, early=early), weights.head)
+            gated = decode.swiglu(F.linear(normed, layer.gate_up), early=early)
+            normed = decode.add_norm(F.linear(gated, layer.down), x, next_norm, eps, early=early)
+    return product(normed, weights.head, squares)
 
 
 def _starts_early(tokens: torch.Tensor) -> bool:

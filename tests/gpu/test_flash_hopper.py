@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from rooflab import numerics
-from rooflab.kernels import flash_hopper
+from rooflab.kernels import flash, flash_hopper
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="needs sm_90")]
 
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-LENGTHS = (1, 64, 100, 128, 192, 333, 512, 1000, 2048, 4224)
+LENGTHS = (1, 64, 65, 100, 128, 129, 192, 320, 333, 512, 1000, 2048, 4224)
 # Relative to the norm: P and O are rounded once each; a few roundoffs for a whole result, more for the worst row.
 WHOLE = {torch.bfloat16: 3e-3, torch.float16: 5e-4}
 SHARES = [0, 0.5, 1]  # of tiles of 192 rows; the others have 128
@@ -34,7 +34,7 @@ def poison(q):
 
 
 def check(out, q, k, v, causal):
-    exact = flash_hopper.reference(q, k, v, causal)
+    exact = flash.reference(q, k, v, causal)
     error, size = (out.double() - exact), exact.norm(dim=-1)
     assert out.isfinite().all()
     assert error.norm() <= WHOLE[out.dtype] * exact.norm()
@@ -90,11 +90,28 @@ def test_many_tiles_on_one_program(causal):
 
 
 @CAUSAL
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("L", [1, 64, 65, 128, 129, 320])
+def test_short_tiles_in_many_turns(L, d, causal):
+    """Four to twelve tiles a program: letters and places of Q are used again, in most tiles a consumer has no rows."""
+    q, k, v = operands(32, 16, 4, L, d)
+    for wide in {0, L // 192}:
+        first = flash_hopper.fa3(q, k, v, causal, poison(q), wide=wide)
+        check(first, q, k, v, causal)
+        for _ in range(10):
+            assert torch.equal(flash_hopper.fa3(q, k, v, causal, poison(q), wide=wide), first)
+        lse = torch.full(q.shape[:3], float("nan"), device="cuda")
+        check(flash_hopper.fa3(q, k, v, causal, poison(q), lse, wide), q, k, v, causal)
+        torch.testing.assert_close(lse.double(), logsumexp(q, k, causal), rtol=1e-5, atol=1e-3)
+    assert flash_hopper.counter_of(q.device).item() == 0
+
+
+@CAUSAL
 @pytest.mark.parametrize("scale", [0.0, 30.0, 1000.0])
 def test_large_logits(scale, causal):
     q, k, v = operands(1, 2, 2, 400, scale=scale)
     out = flash_hopper.fa3(q, k, v, causal)
-    exact = flash_hopper.reference(q, k, v, causal)
+    exact = flash.reference(q, k, v, causal)
     assert out.isfinite().all()
     # Scores of 10^5 are right to some 10^-2 in fp32: a close second may get another share.
     assert (out.double() - exact).norm() <= (3e-3 if scale < 1000 else 3e-2) * exact.norm()
@@ -138,7 +155,7 @@ def test_fa3_fp8(L, causal):
     q, k, v = operands(2, 4, 2, L)
     v *= torch.tensor([0.1, 10.0], device="cuda")[None, :, None, None]  # a scale from the wrong head shows
     arguments, exact = quantised(q, k, v)
-    reference = flash_hopper.reference(*exact, causal)
+    reference = flash.reference(*exact, causal)
     lse = torch.full(q.shape[:3], float("nan"), device="cuda")
     first = flash_hopper.fa3_fp8(*arguments, causal, poison(q), lse)
     for head in range(4):
@@ -150,6 +167,21 @@ def test_fa3_fp8(L, causal):
         assert torch.equal(flash_hopper.fa3_fp8(*arguments, causal, poison(q)), first)
 
 
+@CAUSAL
+@pytest.mark.parametrize("L", [1, 64, 65, 128, 129, 320])
+def test_short_tiles_in_many_turns_fp8(L, causal):
+    q, k, v = operands(32, 16, 4, L)
+    v *= (10.0 ** (torch.arange(128, device="cuda") % 3)).view(32, 4, 1, 1)  # a scale from the wrong head shows
+    arguments, exact = quantised(q, k, v)
+    reference = flash.reference(*exact, causal)
+    for wide in {0, L // 192}:
+        first = flash_hopper.fa3_fp8(*arguments, causal, poison(q), wide=wide)
+        error = (first.double() - reference).norm(dim=(2, 3)) / reference.norm(dim=(2, 3))
+        assert (error < 4e-2).all(), error.max()
+        for _ in range(10):
+            assert torch.equal(flash_hopper.fa3_fp8(*arguments, causal, poison(q), wide=wide), first)
+
+
 def test_fp8_error_is_that_of_the_recipe():
     """Outliers as in the paper, Q and K rotated: within 1.2 times the error of numerics' emulation."""
     generator = torch.Generator().manual_seed(0)
@@ -157,7 +189,7 @@ def test_fp8_error_is_that_of_the_recipe():
         [numerics.with_outliers(4096, 128, outlier_rate=1e-3, generator=generator) for _ in range(3)] for _ in range(2)
     ]
     q, k, v = (torch.stack([head[i] for head in heads])[None].cuda() for i in range(3))
-    exact = flash_hopper.reference(q, k, v, False)
+    exact = flash.reference(q, k, v, False)
     paper = torch.stack([numerics.flash_fp8(*head) for head in heads])[None].cuda()
     arguments, _ = quantised(numerics.rotate(q.cpu()).cuda(), numerics.rotate(k.cpu()).cuda(), v)
     ours = flash_hopper.fa3_fp8(*arguments, False)

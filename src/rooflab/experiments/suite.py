@@ -1004,6 +1004,7 @@ CURVE_TOKENS = 16384  # in all, whatever the length: the batch is what is left
 YARDSTICK = 8192  # the rows of the square product that is timed beside each case
 SLOW = ("naive", "fa1")  # in cases of their own: beside a call of half a second the card would rest
 BACKWARD = ("fa2", "sdpa_flash", "sdpa_cudnn")
+HOPPER_SMS = 132  # of an H100 SXM and an H200: a demand is a case's, for any card, and `fa3` runs on these
 
 
 def _flash_cases(gpu: Gpu, quick: bool):
@@ -1058,10 +1059,10 @@ def _flash_demand(case: dict, version: str) -> Demand:
 
 
 def _fa3_rows(case: dict) -> int:
-    """Return for how many rows of Q `fa3` reads K and V once, on average, with the tiles that it takes on 132 SMs."""
+    """Return for how many rows of Q `fa3` reads K and V once, on average, with the tiles that it takes."""
     from ..kernels import flash_hopper
 
-    wide = flash_hopper.wide_of(case["B"] * case["h"], case["L"], case["causal"], 132)
+    wide = flash_hopper.wide_of(case["B"] * case["h"], case["L"], case["causal"], HOPPER_SMS)
     return -(-case["L"] // flash_hopper.tiles_of(case["L"], wide))
 
 

@@ -1,7 +1,8 @@
 """One decode step of a Llama-like model, beside its GEMVs: norm, rotation and cache, attention over the cache, SwiGLU.
 
 Every wrapper takes `early`: the kernel then starts while the one before it still runs, on sm_90 and later, and waits
-for it before it reads or writes anything but norms' weights. All of them wait, so that no kernel overtakes two.
+for it before it reads or writes anything but what no kernel of a step writes: norms' weights, the position, cosines and
+sines. All of them wait, so that no kernel overtakes two.
 """
 
 from . import gemv
@@ -227,21 +228,22 @@ def rope_cache_kernel(
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     head, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
     offs = tl.arange(0, HALF)
     position = tl.load(position_ptr + b * position_stride).to(tl.int64)
     inside = (position >= 0) & (position < capacity) & (offs < HALF)  # (HALF,)  all or none
+    angle = position * (2 * HALF) + offs
+    nan = float("nan")
+    cos_1 = tl.load(cos_ptr + angle, mask=inside, other=nan).to(tl.float32)
+    cos_2 = tl.load(cos_ptr + angle + HALF, mask=inside, other=nan).to(tl.float32)
+    sin_1 = tl.load(sin_ptr + angle, mask=inside, other=nan).to(tl.float32)
+    sin_2 = tl.load(sin_ptr + angle + HALF, mask=inside, other=nan).to(tl.float32)
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     x_ptrs = qkv_ptr + (b * (h + 2 * h_kv) + head) * (2 * HALF) + offs
     first, second = tl.load(x_ptrs), tl.load(x_ptrs + HALF)  # (HALF,) each
     cache = (b * h_kv * capacity + position) * (2 * HALF) + offs  # of key head 0
     if head < h + h_kv:
-        angle = position * (2 * HALF) + offs
-        nan = float("nan")
-        cos_1 = tl.load(cos_ptr + angle, mask=inside, other=nan).to(tl.float32)
-        cos_2 = tl.load(cos_ptr + angle + HALF, mask=inside, other=nan).to(tl.float32)
-        sin_1 = tl.load(sin_ptr + angle, mask=inside, other=nan).to(tl.float32)
-        sin_2 = tl.load(sin_ptr + angle + HALF, mask=inside, other=nan).to(tl.float32)
         x_1, x_2 = first.to(tl.float32), second.to(tl.float32)
         y_1 = (x_1 * cos_1 - x_2 * sin_1).to(out_ptr.dtype.element_ty)
         y_2 = (x_2 * cos_2 + x_1 * sin_2).to(out_ptr.dtype.element_ty)
@@ -272,12 +274,13 @@ def split_kernel(
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     kv_head, split = tl.program_id(0), tl.program_id(1)
     position = tl.load(position_ptr + kv_head // h_kv * position_stride)
     length = tl.minimum(position.to(tl.int32) + 1, capacity)
     blocks = tl.cdiv(length, BLOCK)
     first, last = split * blocks // splits, (split + 1) * blocks // splits
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     rows, offs_d = tl.arange(0, ROWS), tl.arange(0, D)
     q_rows = kv_head.to(tl.int64) * GROUP + rows  # of (B h): query heads of a group are neighbours
     used = (rows < GROUP)[:, None] & (offs_d < D)[None, :]  # (ROWS, D)

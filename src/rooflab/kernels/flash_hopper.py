@@ -39,8 +39,10 @@ def tile_at(tile, heads, L, group, wide, causal):
     >>> [tile_at(tile, 2, 512, 1, 2, False) for tile in (0, 1, 4)]  # 128 + 192 + 192 rows, those of 128 taken last
     [(0, [128, 192, 256]), (0, [320, 384, 448]), (0, [0, 64, 512])]
     """
-    head, first, consumers = place_of.fn(tile, heads, L, group, wide, tiles_of(L, wide), causal)
-    return head, [min(first + 64 * me, L) if me < consumers else L for me in range(3)]
+    tiles = tiles_of(L, wide)
+    head, first = place_of.fn(tile, heads, L, group, wide, tiles, causal)
+    consumers = consumers_of.fn(first, wide, tiles)
+    return head, [min(row_of.fn(first, consumers, me, L), L) for me in range(3)]
 
 
 def tiles_of(L, wide):
@@ -131,16 +133,6 @@ def fp8_layout_of_v(v):
 # Versions ------------------------------------------------------------------------------------------------------------
 
 
-def reference(q, k, v, causal):
-    """Return softmax(Q K^T / sqrt(d)) V in float64."""
-    q, k, v = (x.double() for x in (q, k, v))
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-    if causal:
-        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -math.inf)
-    return torch.softmax(s, dim=-1) @ v
-
-
 def fa3(q, k, v, causal, out=None, lse=None, wide=None):
     """Return attention; `lse` (B, h, L), fp32, takes the natural logarithm of each row's sum. For sm_90 only."""
     B, h, L, d = _shape(q, k, v, DTYPES, HEAD_DIMS)
@@ -155,8 +147,6 @@ def fa3_fp8(q, k, v_t, scale_q, scale_k, scale_v, causal, out=None, lse=None, wi
     _require_like(v_t, "v_t", (B, h_kv, d, padded), FP8, q.device, otherwise="make it with fp8_layout_of_v")
     for name, scale, heads in (("scale_q", scale_q, h), ("scale_k", scale_k, h_kv), ("scale_v", scale_v, h_kv)):
         _require_like(scale, name, (B, heads), torch.float32, q.device)
-        if not scale.is_contiguous():
-            raise KernelError(f"{name} has strides {scale.stride()}; pass {name}.contiguous()")
     out = torch.empty(q.shape, dtype=torch.bfloat16, device=q.device) if out is None else out
     return _launch(q, k, v_t, out, lse, scale_q, scale_k, scale_v, causal, wide)
 
@@ -167,7 +157,7 @@ def _launch(q, k, v, out, lse, scale_q, scale_k, scale_v, causal, wide):
     _require_like(out, "out", q.shape, torch.bfloat16 if q.dtype == FP8 else q.dtype, q.device)
     if lse is not None:
         _require_like(lse, "lse", (B, h, L), torch.float32, q.device)
-    for name, tensor in (("out", out), ("lse", lse)):
+    for name, tensor in dict(out=out, lse=lse, scale_q=scale_q, scale_k=scale_k, scale_v=scale_v).items():
         if tensor is not None and not tensor.is_contiguous():
             raise KernelError(f"{name} has strides {tensor.stride()}; pass a contiguous one")
     sms, keys = sm_count(q.device), BLOCK_N.value
@@ -262,21 +252,39 @@ def _require_hopper(tensor):
 
 @gluon.jit
 def place_of(tile, heads, L, group, wide, tiles, CAUSAL):
-    """Return a tile's head, its first row and how many consumers it has: the last `wide` of a head 3, the others 2."""
+    """Return a tile's head and its first row: of a head, tiles of 128 rows come first, then `wide` of 192."""
     narrow = tiles - wide
     if CAUSAL:  # long tiles first, so that what is left at the end is short: the last rows of a group of heads
-        first = tile // (group * tiles) * group
+        start = tile // (group * tiles) * group
         place = tile % (group * tiles)
-        width = min(heads - first, group)
-        head, block = first + place % width, tiles - 1 - place // width
+        width = min(heads - start, group)
+        head, block = start + place % width, tiles - 1 - place // width
     elif tile < heads * wide:
         head, block = tile // wide, narrow + tile % wide
     else:
         head, block = (tile - heads * wide) // narrow, (tile - heads * wide) % narrow
-    row, consumers = 128 * block, 2
+    first = 128 * block
     if block >= narrow:
-        row, consumers = 128 * narrow + 192 * (block - narrow), 3
-    return head, row, consumers
+        first = 128 * narrow + 192 * (block - narrow)
+    return head, first
+
+
+@gluon.jit
+def consumers_of(first, wide, tiles):
+    """Return how many consumers have rows of the tile that starts at `first`."""
+    consumers = 3
+    if first < 128 * (tiles - wide):
+        consumers = 2
+    return consumers
+
+
+@gluon.jit
+def row_of(first, consumers, me, L):
+    """Return a consumer's first row of a tile; for one without rows L, from where nothing is fetched or stored."""
+    row = first + 64 * me
+    if me >= consumers:
+        row = L
+    return row
 
 
 @gluon.jit
@@ -336,6 +344,27 @@ def release(ring, step, pred=True):
 
 
 @gluon.jit
+def send(mail, turn, head, first):
+    """Tell the consumers the next tile's head and first row, once all have read the last letter but one."""
+    letters, filled, drained = mail
+    mbarrier.wait(drained.index(turn % 2), (turn // 2 & 1) ^ 1)
+    letters.index(turn % 2 * 2).store(gl.full([1], head, gl.int32, ONE))
+    letters.index(turn % 2 * 2 + 1).store(gl.full([1], first, gl.int32, ONE))
+    mbarrier.arrive(filled.index(turn % 2))
+
+
+@gluon.jit
+def receive(mail, turn):
+    """Wait for the producer's letter, and return the next tile's head and first row."""
+    letters, filled, drained = mail
+    mbarrier.wait(filled.index(turn % 2), turn // 2 & 1)
+    head = gl.max(letters.index(turn % 2 * 2).load(ONE), 0)
+    first = gl.max(letters.index(turn % 2 * 2 + 1).load(ONE), 0)
+    mbarrier.arrive(drained.index(turn % 2))
+    return head, first
+
+
+@gluon.jit
 def rows_like(x, tile):
     """Return numbers by row in the layout that a tile's rows have; they are in these registers already."""
     return gl.convert_layout(x, gl.SliceLayout(1, tile.type.layout), assert_trivial=True)
@@ -376,6 +405,7 @@ def attend(q, ring, step, o, m, sums, c, shift, row, key, L, PART: gl.constexpr,
            MASK: gl.constexpr, CAUSAL: gl.constexpr, FP8: gl.constexpr):  # fmt: skip
     """Add the PART-th KEYS keys of a tile to O: scores, softmax, product with V, one after the other."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 32 if FP8 else 16])
+    FIRST: gl.constexpr = MASK and PART == 0  # of a row's keys: there is no O to rescale or add to
     zeros = gl.zeros([ROWS, KEYS], gl.float32, LAYOUT)
     k = acquire(ring, step)
     if KEYS < BLOCK_N:
@@ -386,14 +416,15 @@ def attend(q, ring, step, o, m, sums, c, shift, row, key, L, PART: gl.constexpr,
         release(ring, step)
     # The Tensor Cores have the other consumers' products meanwhile: with three of them a ping-pong without a whistle.
     p, m, sums, alpha = softmax(s, m, sums, c, shift, row, key + PART * KEYS, L, MASK, CAUSAL)
-    o = o * rows_like(alpha, o)[:, None]
+    if not FIRST:
+        o = o * rows_like(alpha, o)[:, None]
     p = operand(p, q.dtype)
     v = acquire(ring, step + 1)
     if FP8:
         v = v.permute((1, 0))  # (BLOCK_N, d): it came as V^T
     if KEYS < BLOCK_N:
         v = v.slice(PART * KEYS, KEYS)
-    o = hopper.warpgroup_mma(p, v, o, is_async=True)  # 2 ROWS KEYS d FLOP
+    o = hopper.warpgroup_mma(p, v, o, use_acc=not FIRST, is_async=True)  # 2 ROWS KEYS d FLOP
     o = hopper.warpgroup_mma_wait(0, deps=[o])
     if KEYS == BLOCK_N:
         release(ring, step + 1)
@@ -403,17 +434,17 @@ def attend(q, ring, step, o, m, sums, c, shift, row, key, L, PART: gl.constexpr,
 @gluon.jit
 def consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUSAL: gl.constexpr, MASK: gl.constexpr,
             LSE: gl.constexpr, FP8: gl.constexpr, ME: gl.constexpr):  # fmt: skip
-    """Attend with 64 rows of each of this program's tiles, the next of which comes by mail: -1 is the end."""
+    """Attend with 64 rows of each of this program's tiles; the next one's place comes by mail: head -1 is the end."""
     heads, h, sharing, L, group, wide, tiles = sizes
-    letters, mail_filled, mail_drained = mail
     D: gl.constexpr = o_desc.block_shape[3]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 32 if FP8 else 16])
     c_tile, shift, scale_v = c, 0.0, 1.0
-    tile, turn, step = gl.program_id(0), 0, 0
-    while tile >= 0:
-        head, first, consumers = place_of(tile, heads, L, group, wide, tiles, CAUSAL)
+    turn, step = 0, 0
+    head, first = place_of(gl.program_id(0), heads, L, group, wide, tiles, CAUSAL)
+    while head >= 0:
+        consumers = consumers_of(first, wide, tiles)
         needed = needed_of(first, consumers, L, CAUSAL)
-        row = gl.where(consumers > ME, first + ME * ROWS, L)  # from L on nothing is stored
+        row = row_of(first, consumers, ME, L)
         whole = whole_of(row, L, CAUSAL)
         if FP8:
             kv = head // h * (h // sharing) + head % h // sharing
@@ -429,6 +460,10 @@ def consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUS
             acquire(ring, i)
             release(ring, i)
         q = acquire(q_ring, 3 * turn + ME)
+        # By now TMA has read the previous turn's O from its place of Q, if not yet written it. Hand that place back
+        # before any product: the producer, up to a ring ahead, may wait there with the next turn's Q.
+        bulk.store_wait(0)
+        release(q_ring, 3 * turn + 3 + ME, pred=turn > 0)
         if MASK:
             # Not under an `if` of run time: ptxas would make Q's address on one path only, and scores would be wrong.
             key = whole * BLOCK_N
@@ -436,14 +471,11 @@ def consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUS
             end = L
             if CAUSAL:
                 end = gl.minimum(row + ROWS, L)
-            if key + TAIL < end:  # the second half, unless no row sees it
+            if (key + TAIL < end) & (row < L):  # the second half, unless no row sees it
                 o, m, sums = attend(q, ring, begin - 2, o, m, sums, c_tile, shift, row, key, L, 1, TAIL, True, CAUSAL,
                                     FP8)  # fmt: skip
             release(ring, begin - 2)
             release(ring, begin - 1)
-        # By now TMA has read the previous turn's O from its place of Q, if not yet written it: hand that place back.
-        bulk.store_wait(0)
-        release(q_ring, 3 * turn + 3 + ME, pred=turn > 0)
         for i in range(whole):
             o, m, sums = attend(q, ring, begin + 2 * i, o, m, sums, c_tile, shift, row, 0, L, 0, BLOCK_N, False, CAUSAL,
                                 FP8)  # fmt: skip
@@ -457,9 +489,7 @@ def consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUS
             log_sum = (m * c_tile - shift + gl.log2(sums)) * LN2
             gl.store(lse_ptr + head.to(gl.int64) * L + rows, log_sum, mask=rows < L)  # HBM: written
         step += 2 * needed
-        mbarrier.wait(mail_filled.index(turn % 2), turn // 2 & 1)
-        tile = gl.max(letters.index(turn % 2).load(ONE), 0)
-        mbarrier.arrive(mail_drained.index(turn % 2))
+        head, first = receive(mail, turn)
         turn += 1
     bulk.store_wait(0)
 
@@ -468,31 +498,34 @@ def consume(o_desc, lse_ptr, scales, q_ring, o_slots, ring, mail, sizes, c, CAUS
 def produce(q_desc, k_desc, v_desc, counter_ptr, q_ring, ring, mail, sizes, CAUSAL: gl.constexpr, FP8: gl.constexpr):
     """Fetch Q, K and V of each of this program's tiles, as far ahead as there is space."""
     heads, h, sharing, L, group, wide, tiles = sizes
-    letters, mail_filled, mail_drained = mail
-    tile, turn, step = gl.program_id(0), 0, 0
-    while tile < heads * tiles:
-        head, first, consumers = place_of(tile, heads, L, group, wide, tiles, CAUSAL)
-        b, head = head // h, head % h
-        for me in gl.static_range(3):
-            fill(q_desc, q_ring, 3 * turn + me, b, head, first + me * ROWS, 0)
-        head = head // sharing
+    turn, step = 0, 0
+    head, first = place_of(gl.program_id(0), heads, L, group, wide, tiles, CAUSAL)
+    while head >= 0:
+        consumers = consumers_of(first, wide, tiles)
         needed = needed_of(first, consumers, L, CAUSAL)
+        b, h_q = head // h, head % h
+        h_kv = h_q // sharing
         for i in range(needed):
             key = (needed - 1 - i) * BLOCK_N  # the keys that only some rows see come first
-            fill(k_desc, ring, step, b, head, key, 0)
+            fill(k_desc, ring, step, b, h_kv, key, 0)
             if FP8:
-                fill(v_desc, ring, step + 1, b, head, 0, key)
+                fill(v_desc, ring, step + 1, b, h_kv, 0, key)
             else:
-                fill(v_desc, ring, step + 1, b, head, key, 0)
+                fill(v_desc, ring, step + 1, b, h_kv, key, 0)
             step += 2
-        # After the loads: the consumers are behind by what the ring holds, and need the answer after that.
+            if i == 0:  # after the first K and V, whose places may be free before those of Q
+                for me in gl.static_range(3):
+                    fill(q_desc, q_ring, 3 * turn + me, b, h_q, row_of(first, consumers, me, L), 0)
+        # After the loads: the consumers are behind by what the ring holds, and need the answer after that. Nor do they
+        # spend time on the divisions that find a tile's place: these are done here.
         taken = gl.atomic_add(counter_ptr, 1, sem="relaxed", scope="gpu")
         if taken == heads * tiles - 1:  # all programs together ask as often as there are tiles: the last one cleans up
             gl.atomic_xchg(counter_ptr, 0, sem="relaxed", scope="gpu")
         tile = gl.num_programs(0) + taken
-        mbarrier.wait(mail_drained.index(turn % 2), (turn // 2 & 1) ^ 1)
-        letters.index(turn % 2).store(gl.full([1], gl.where(tile < heads * tiles, tile, -1), gl.int32, ONE))
-        mbarrier.arrive(mail_filled.index(turn % 2))
+        head = -1
+        if tile < heads * tiles:
+            head, first = place_of(tile, heads, L, group, wide, tiles, CAUSAL)
+        send(mail, turn, head, first)
         turn += 1
 
 
@@ -510,7 +543,7 @@ def fa3_kernel(q_desc, k_desc, v_desc, o_desc, lse_ptr, scale_q_ptr, scale_k_ptr
     o_slots = q_slots
     if FP8:
         o_slots = gl.allocate_shared_memory(o_desc.dtype, [3, 1, 1, ROWS, D], o_desc.layout)
-    letters = gl.allocate_shared_memory(gl.int32, [2, 1], mbarrier.MBarrierLayout())
+    letters = gl.allocate_shared_memory(gl.int32, [4, 1], mbarrier.MBarrierLayout())  # two, each a head and a first row
     # The producer fills alone; a tile of K or V is drained by three consumers, one of Q by the one whose rows it has.
     q_ring = (q_slots, barriers(6, 1), barriers(6, 1), 6)
     ring = (slots, barriers(SLOTS, 1), barriers(SLOTS, 3), SLOTS)

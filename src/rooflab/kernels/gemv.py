@@ -2,10 +2,13 @@
 
 from ._triton import INTERPRETED, KernelError, output, require, tl, torch, triton
 
-CHAINED = dict(BLOCK_N=4, BLOCK_K=1024, STAGES=3, num_warps=2)
-# With the norm inside, one block more on its way pays.
-NORMED = dict(CHAINED, STAGES=4)
-GATED = dict(NORMED, BLOCK_N=2)  # two rows of each half: four, as before
+# Few warps with a few rows each: many programs on an SM, whose loads overlap. With one block of each on its way while
+# one is multiplied, registers allow most programs.
+CHAINED = dict(BLOCK_N=4, BLOCK_K=1024, STAGES=2, num_warps=4)
+MANY_ROWS = 16384  # of weights: from there on, twice the block is faster
+FUSED = dict(CHAINED, num_warps=2)
+SUMMED = dict(CHAINED)  # more threads, which share a thousand squares
+GATED = dict(CHAINED, STAGES=3)
 CONFIG = dict(BLOCK_N=2, BLOCK_K=2048, num_warps=2)
 
 
@@ -35,32 +38,42 @@ def chained(x, weight, out=None):
     N, K = _shape(x, weight)
     out = output(out, x, (1, N))
     early = starts_early(x, "rows")
-    chained_kernel[(triton.cdiv(N, CHAINED["BLOCK_N"]),)](x, weight, out, N, K, early, **CHAINED, launch_pdl=early)
+    config = CHAINED | ({"BLOCK_K": 2 * CHAINED["BLOCK_K"]} if N > MANY_ROWS else {})
+    chained_kernel[(triton.cdiv(N, config["BLOCK_N"]),)](x, weight, out, N, K, early, **config, launch_pdl=early)
     return out
 
 
-def fused(x, weight, out=None, norm=None, eps=1e-5, residual=None, gated=False):
-    """Return f(n(x) W^T), (1, N), as `chained` with its neighbours inside.
+def fused(x, weight, out=None, squares=None, eps=1e-5, gated=False, residual=None, norm=None, early=False):
+    """Return f(r x W^T), (1, N), as `rows` or, if `early`, as `chained`, with its neighbours inside.
 
-    n is RMSNorm with the weights `norm` (K,); f is silu(gate) * up where `gated`, for W of (2 N, K), gate first;
-    `residual` (1, N) is added last, and may be `out`.
+    f is silu(gate) * up where `gated`, for W of (2 N, K), gate first; `residual` (1, N) is added last, and may be `out`.
+    RMSNorm is shared between two calls. With its weights `norm` (N,) the first returns three tensors: its result y,
+    y * norm, and the sums of y's squares, one per program. The next takes y * norm as x and these sums as `squares`,
+    and r is 1 / rms(y): one number, which can wait until the products are done. Without `squares` r is 1.
     """
     rows_, K = _shape(x, weight)
     if rows_ % (2 if gated else 1):
         raise KernelError(f"weight has {rows_} rows; gated, it must have the gate's and as many of up: an even number")
     N = rows_ // 2 if gated else rows_
     out = output(out, x, (1, N))
-    for name, tensor, shape in (("norm", norm, (K,)), ("residual", residual, (1, N))):
+    for name, tensor, shape in (("norm", norm, (N,)), ("residual", residual, (1, N))):
         if tensor is not None:
             require(x=x, **{name: tensor})
             if tensor.shape != shape:
                 raise KernelError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
-    config = GATED if gated else CHAINED if norm is None else NORMED
-    early = starts_early(x, "rows, and the norm, the gate and the sum apart")
-    options = dict(NORM=norm is not None, GATE=gated, ADD=residual is not None, EARLY=early, launch_pdl=early)
-    grid = (triton.cdiv(N, config["BLOCK_N"]),)
-    fused_rows_kernel[grid](x, norm, weight, residual, out, N, K, eps, **options, **config)
-    return out
+    if squares is not None:
+        require(dtypes=(torch.float32,), dims=1, squares=squares)
+    config = GATED if gated else FUSED if squares is None else SUMMED
+    early = early and starts_early(x, "early=False")
+    programs = triton.cdiv(N, config["BLOCK_N"])
+    scaled, parts = (out, out) if norm is None else (torch.empty_like(out), x.new_empty(programs, dtype=torch.float32))
+    count = 0 if squares is None else squares.numel()
+    fused_rows_kernel[(programs,)](
+        x, squares, weight, residual, norm, out, scaled, parts, N, K, count, eps,
+        SUMS=triton.next_power_of_2(count) if count else 0, GATE=gated, ADD=residual is not None, NORM=norm is not None,
+        EARLY=early, launch_pdl=early, **config,
+    )  # fmt: skip
+    return out if norm is None else (out, scaled, parts)
 
 
 def starts_early(x, otherwise):
@@ -116,7 +129,7 @@ def vector(x_ptr, start, K, BLOCK_K: tl.constexpr):
 # One program: BLOCK_N elements of the result.
 # Grid: ceil(N / BLOCK_N) programs.
 # HBM traffic per program: reads BLOCK_N K elements of W, writes BLOCK_N; x comes from L2.
-# This version: its first loads fill the gap behind the kernel before; later ones run STAGES - 1 ahead, 16 KiB or more.
+# This version: its first loads fill the gap behind the kernel before; later ones run STAGES - 1 blocks ahead.
 @triton.jit
 def chained_kernel(
     x_ptr, w_ptr, out_ptr, N, K, EARLY: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr
@@ -136,46 +149,51 @@ def chained_kernel(
 # One program: BLOCK_N elements of the result.
 # Grid: ceil(N / BLOCK_N) programs.
 # HBM traffic per program: reads BLOCK_N K elements of W, twice that where gated, writes BLOCK_N; vectors are in L2.
-# This version: norm, gate and residual inside. The norm's factor is one number for x, so it can wait for the end.
+# This version: gate, residual and half a norm on each side inside: here its sums are made, in the next they are used.
 @triton.jit
 def fused_rows_kernel(
-    x_ptr, norm_ptr, w_ptr, residual_ptr, out_ptr, N, K, eps,
-    NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
+    x_ptr, squares_ptr, w_ptr, residual_ptr, norm_ptr, out_ptr, scaled_ptr, parts_ptr, N, K, count, eps,
+    SUMS: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = offs_n < N
     up_ptr = w_ptr + tl.cast(N, tl.int64) * K
     w = weights(w_ptr, offs_n, 0, N, K, BLOCK_K)
     if GATE:
         u = weights(up_ptr, offs_n, 0, N, K, BLOCK_K)
+    if NORM:
+        norm = tl.load(norm_ptr + offs_n, mask=mask, other=0.0)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()  # x and the residual are earlier kernels' results
+        tl.extra.cuda.gdc_wait()  # x, its squares and the residual are earlier kernels' results
     x = vector(x_ptr, 0, K, BLOCK_K)
-    if NORM:
-        squares = x * x
-        x *= vector(norm_ptr, 0, K, BLOCK_K)
+    if SUMS:
+        squares = vector(squares_ptr, 0, count, SUMS)  # (SUMS,)
+    if ADD:
+        residual = tl.load(residual_ptr + offs_n, mask=mask, other=0.0)
     acc = w * x[None, :]  # (BLOCK_N, BLOCK_K)  2 BLOCK_N BLOCK_K FLOP
     if GATE:
         acc_up = u * x[None, :]
     for start in tl.range(BLOCK_K, K, BLOCK_K, num_stages=STAGES):
         x = vector(x_ptr, start, K, BLOCK_K)
-        if NORM:
-            squares += x * x
-            x *= vector(norm_ptr, start, K, BLOCK_K)
         acc += weights(w_ptr, offs_n, start, N, K, BLOCK_K) * x[None, :]
         if GATE:
             acc_up += weights(up_ptr, offs_n, start, N, K, BLOCK_K) * x[None, :]
     y = tl.sum(acc, axis=1)
-    if NORM:
+    if SUMS:
         factor = tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
         y *= factor
     if GATE:
         up = tl.sum(acc_up, axis=1)
-        if NORM:
+        if SUMS:
             up *= factor
         y = y * tl.sigmoid(y) * up
-    mask = offs_n < N
     if ADD:
-        y += tl.load(residual_ptr + offs_n, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out_ptr + offs_n, y.to(out_ptr.dtype.element_ty), mask=mask)
+        y += residual.to(tl.float32)
+    y = y.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + offs_n, y, mask=mask)
+    if NORM:
+        y = tl.where(mask, y.to(tl.float32), 0.0)  # of the rounded result, as the norm would read it
+        tl.store(scaled_ptr + offs_n, (y * norm.to(tl.float32)).to(out_ptr.dtype.element_ty), mask=mask)
+        tl.store(parts_ptr + tl.program_id(0), tl.sum(y * y, axis=0))
