@@ -46,9 +46,9 @@ def chained(x, weight, out=None):
 def fused(x, weight, out=None, squares=None, eps=1e-5, gated=False, residual=None, norm=None, early=False):
     """Return f(r x W^T), (1, N), as `rows` or, if `early`, as `chained`, with its neighbours inside.
 
-    f is silu(gate) * up where `gated`, for W of (2 N, K), gate first; `residual` (1, N) is added last, and may be `out`.
-    RMSNorm is shared between two calls. With its weights `norm` (N,) the first returns three tensors: its result y,
-    y * norm, and the sums of y's squares, one per program. The next takes y * norm as x and these sums as `squares`,
+    f is silu(gate) * up where `gated`, for W of (2 N, K), gate first; `residual` (1, N) is added last, and may be
+    `out`. RMSNorm is shared between two calls. With its weights `norm` (N,) the first returns three tensors: its result
+    y, y * norm, and the sums of y's squares, one per program. The next takes y * norm as x and these sums as `squares`,
     and r is 1 / rms(y): one number, which can wait until the products are done. Without `squares` r is 1.
     """
     rows_, K = _shape(x, weight)
