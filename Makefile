@@ -31,7 +31,7 @@ print: book
 	@$(PY) tools/print_book.py
 
 test: book lint
-	$(PY) -m pytest
+	$(PY) -m pytest -n logical --maxprocesses 4
 
 lab: $(INSTALLED)
 	env -u ROOFLAB_REPLAY $(VENV)/bin/jupyter lab --LabApp.default_url=/lab/tree/notebooks

@@ -2,6 +2,10 @@
 
 import os
 
+# Before torch is imported: each worker of `pytest -n` has one core, where threads would wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 
@@ -11,6 +15,22 @@ if not torch.cuda.is_available():
 
 # Answers that the exercise checks must reject: read by their tests, never imported as modules.
 collect_ignore_glob = ["wrong/*"]
+
+# The tests in each share a fixture that takes long to make, or a kernel.
+WHOLE_FILES = ("test_print.py", "test_teaching.py", "test_numerics.py", ".ipynb")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `pytest -n 2`, hand out whole files where tests share much, then the other tests one by one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return file if file.endswith(WHOLE_FILES) else nodeid
+
+    return Scheduler(config, log)
 
 
 class Fake:
