@@ -149,6 +149,33 @@ def test_fp8(version, shape):
             check(out[part], reference[part], dtype=BF16, length=K)
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 272), (3, 24, 400), (129, 136, 640), (333, 264, 128)], ids=str)
+def test_fp8_scales_are_those_of_the_block(shape):
+    """Scales change steeply along M, N and K, and each result is compared with its own size."""
+    M, N, K = shape
+    rise, fall = torch.logspace(-1, 1, K).to(DEVICE), torch.logspace(1, -1, K).to(DEVICE)
+    x = normal(M, K, dtype=torch.float32) * torch.logspace(-2, 2, M)[:, None].to(DEVICE) * rise
+    y = normal(N, K, dtype=torch.float32, seed=1) * torch.logspace(-2, 2, N)[:, None].to(DEVICE) * fall
+    (a, scale_a), (b, scale_b) = gemm_fp8.quantise(x, 1, 128), gemm_fp8.quantise(y, 128, 128)
+    out = gemm_fp8.fp8_block(a, b, scale_a, scale_b, poison(M, N)).double()
+    a64, b64 = gemm_fp8.dequantise(a, scale_a, 1, 128), gemm_fp8.dequantise(b, scale_b, 128, 128)
+    # The size of a sum of such products with random signs. A sum that is 5 times as large loses 5 x 2^-9 to bf16.
+    size = (a64.square() @ b64.square().T).sqrt()
+    assert ((out - a64 @ b64.T).abs() / size).max() < 2**-5
+
+
+def test_quantise_stores_the_scales_of_rows_column_after_column():
+    """The kernels read them so: each column starts at a multiple of 16 bytes. One scale per row is a plain column."""
+    for M, strides in ((1, (1, 4)), (3, (1, 4)), (128, (1, 128)), (333, (1, 336))):
+        x = normal(M, 300, dtype=torch.float32)
+        scales = gemm_fp8.quantise(x, 1, 128)[1]
+        assert scales.shape == (M, 3) and scales.stride() == strides
+        expected = torch.stack([part.abs().amax(dim=1) for part in x.split(128, dim=1)], dim=1) / 448
+        assert torch.equal(scales, expected)
+        assert gemm_fp8.quantise(x, 1, 300)[1].stride() == (1, 1)
+        assert gemm_fp8.quantise(x, 128, 128)[1].is_contiguous()
+
+
 def test_quantise_fills_the_range_and_keeps_zeros():
     x = normal(130, 260, dtype=torch.float32)
     x[:, 128:256] = 0
@@ -165,6 +192,8 @@ def test_quantise_fills_the_range_and_keeps_zeros():
 
 A, E = torch.ones(16, 32, dtype=BF16, device=DEVICE), torch.ones(16, 32, device=DEVICE).to(gemm_fp8.FP8)
 ONE, ROWS = torch.ones(1, 1, device=DEVICE), torch.ones(16, 1, device=DEVICE)
+# Two blocks of K, for which scales of A lie in columns.
+W, TWO = torch.ones(17, 256, device=DEVICE).to(gemm_fp8.FP8), torch.ones(1, 2, device=DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +213,18 @@ ONE, ROWS = torch.ones(1, 1, device=DEVICE), torch.ones(16, 1, device=DEVICE)
         (lambda: gemm_fp8.fp8_tensor(E, E, ROWS, ONE), r"scale_a is \(16, 1\) on .*; it must be \(1, 1\)"),
         (lambda: gemm_fp8.fp8_row(E, E, ROWS, ONE), r"scale_b is \(1, 1\) on .*; it must be \(16, 1\)"),
         (lambda: gemm_fp8.fp8_block(E, E, ROWS, ONE.double()), "scale_b is torch.float64"),
-        (lambda: gemm_fp8.fp8_block(E, E, ROWS, ONE, config=gemm_fp8.PLAIN), "choose BLOCK_K=128 and BLOCK_N up"),
+        (lambda: gemm_fp8.fp8_block(E, E, ROWS, ONE, config=gemm_fp8.PLAIN), "BLOCK_K=128 and BLOCK_N up to 128"),
+        (lambda: gemm_fp8.fp8_block_specialised(E, E, ROWS, ONE, config=dict(BLOCK_N=512, BLOCK_K=128)), "up to 256"),
+        (lambda: gemm_fp8.fp8_block(W[:16], W[:16], torch.ones(16, 2, device=DEVICE), TWO),
+         r"scale_a has strides \(2, 1\); .*, here 16: take them from quantise\(a, 1, 128\)"),
+        (lambda: gemm_fp8.fp8_block_specialised(W, W[:16], torch.ones(2, 17, device=DEVICE).t(), TWO),
+         r"scale_a has strides \(1, 17\); its columns must .* multiple of 4, here 20: take"),
+        (lambda: gemm_fp8.fp8_block(W[:1], W[:16], TWO, TWO), r"scale_a has strides \(2, 1\); .*, here 4: take"),
+        (lambda: gemm_fp8.fp8_block(W[:3], W[:16], torch.ones(3, 8, device=DEVICE)[:, ::4], TWO), r"strides \(8, 4\);"),
+        (lambda: gemm_fp8.fp8_block(E, E, torch.ones(32, device=DEVICE)[::2, None], ONE), r"pass scale_a\.contiguous"),
+        (lambda: gemm_fp8.fp8_block(W, W[:16], 1.0, TWO), "scale_a is a float; give a torch.Tensor"),
+        (lambda: gemm_fp8.fp8_block_specialised(W[:16], W[:16], torch.ones(33, device=DEVICE)[1:].view(2, 16).t(), TWO),
+         r"scale_a starts 4 bytes off a multiple of 16: take it from quantise\(a, 1, 128\)"),
         (lambda: gemm_fp8.fp8_row(E[:, :24].contiguous(), E[:, :24].contiguous(), ROWS, ROWS), "multiple of 16"),
     ],
 )  # fmt: skip
@@ -192,6 +232,14 @@ def test_bad_input_says_what_to_do(call, message):
     with pytest.raises(KernelError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_a_stride_that_leads_nowhere_is_not_refused():
+    """From row to row where there is one row, and from column to column where there is one column."""
+    one_row = torch.ones(1, 8, device=DEVICE)[:, ::4]
+    assert one_row.stride() == (8, 4)
+    assert gemm_fp8.fp8_block(W[:1], W[:16], one_row, TWO).eq(256).all()
+    assert gemm_fp8.fp8_block(E, E, torch.ones(9, 16, device=DEVICE)[:1].t(), ONE).eq(32).all()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU, tests/gpu/test_gemm.py runs these kernels")
