@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rooflab import timing
-from rooflab.kernels import check, decode
+from rooflab.kernels import check, decode, gemv
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
@@ -145,6 +145,54 @@ def test_an_early_start_changes_no_bit(B):
         seen.append(steps[0].out[0].clone())
     assert steps[0].position.item() == steps[0].start + 20
     assert not any(torch.equal(*pair) for pair in zip(seen, seen[1:], strict=False))
+
+
+@pytest.mark.parametrize("early", EARLY)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(4096, 14336), (301, 777), (1, 64)], ids=str)
+def test_products_share_a_norm(shape, dtype, early):
+    """From d_ff numbers to the residual stream of d, and through its norm to d_ff gated ones."""
+    d, d_ff = shape
+    x, residual, norm = normal(1, d_ff, dtype=dtype), normal(1, d, seed=1, dtype=dtype), normal(d, seed=2, dtype=dtype)
+    down, gate_up = (normal(*rows, seed=3, dtype=dtype) / d_ff**0.5 for rows in ((d, d_ff), (2 * d_ff, d)))
+    expected = gemv.reference(x, down) + residual.double()
+    y, scaled, squares = gemv.fused(x, down, out=residual, residual=residual, norm=norm, early=early)
+    check(y, expected, dtype=dtype, length=d_ff)
+    check(scaled, y.double() * norm.double(), dtype=dtype, length=1)
+    out = gemv.fused(scaled, gate_up, out=poison(1, d_ff, dtype=dtype), squares=squares, gated=True, early=early)
+    normed = torch.nn.functional.rms_norm(y.double(), (d,), norm.double(), eps=1e-5)
+    gate, up = gemv.reference(normed, gate_up).chunk(2, dim=1)
+    size = {"length": d, "accumulate": dtype, "scale": float(gate.abs().max() * up.abs().max())}
+    check(out, torch.nn.functional.silu(gate) * up, dtype=dtype, **size)
+
+
+@hopper
+def test_an_early_start_of_products_changes_no_bit():
+    """Eight layers of products alone, each of which reads what the one before it wrote."""
+    d, d_ff = 2048, 5632
+    shapes = (3 * d, d), (d, d), (2 * d_ff, d), (d, d_ff)
+    layers = [[normal(*shape, seed=4 * layer + i) / 50 for i, shape in enumerate(shapes)] for layer in range(8)]
+    x, norm, found = normal(1, d), normal(d, seed=1), {}
+
+    def stack(early):
+        def run():
+            stream, normed, squares = x.clone(), x, None
+            for qkv, o, gate_up, down in layers:
+                heads = gemv.fused(normed, qkv, squares=squares, early=early)[:, :d].contiguous()
+                _, normed, squares = gemv.fused(heads, o, out=stream, residual=stream, norm=norm, early=early)
+                gated = gemv.fused(normed, gate_up, squares=squares, gated=True, early=early)
+                _, normed, squares = gemv.fused(gated, down, out=stream, residual=stream, norm=norm, early=early)
+            found[early] = stream, normed, squares
+
+        return timing.graphed(run)
+
+    replays = [stack(early) for early in (False, True)]
+    for turn in range(20):
+        x.copy_(normal(1, d, seed=turn))
+        for replay in replays:
+            replay()
+        assert all(torch.equal(*pair) for pair in zip(found[False], found[True], strict=True))
+        assert found[True][0].isfinite().all()
 
 
 @pytest.mark.parametrize("early", EARLY)
