@@ -187,7 +187,7 @@ def test_a_decode_step_streams_its_weights_and_bends_at_the_ridge(model):
     demand = EXPERIMENTS["decode_linear"].demand({"model": model, "layers": 1, "B": 1, "dtype": "bf16"}, "gemv_graph")
     read = ceilings("h200-sxm")["read"].rate
     assert demand.traffic["hbm"] / time_s("gemv_graph", 1) >= 0.88 * read
-    assert demand.traffic["hbm"] / time_s("chained_graph", 1) >= 0.91 * read
+    assert demand.traffic["hbm"] / time_s("chained_graph", 1) >= 0.93 * read
     assert time_s("graph", 1) < time_s("eager", 1)
     # Far left of the ridge the batch is free, far right of it time is proportional to the batch.
     assert time_s("merged_graph", 32) == pytest.approx(time_s("merged_graph", 1), rel=0.1)
@@ -231,9 +231,9 @@ def test_kernels_of_a_step_are_those_of_its_layers():
     assert a_step("eager")["launches"] == layers * (32 + 3) + 12 + 1
     # Compiled: 4 products, 2 sums of split products, attention in 2, and 6 fused kernels; embedding, head, head's one.
     assert a_step("compiled")["launches"] == layers * 14 + 3
-    # Ours: norm and product, rotation, two of attention, three products; embedding and head; and the token's copy.
+    # Ours: a product, rotation, two of attention, three products; embedding, first norm and head; the token's copy.
     for length in (1024, 4096, 32768):
-        assert a_step("triton", L=length)["launches"] == layers * 7 + 2 + 1
+        assert a_step("triton", L=length)["launches"] == layers * 7 + 3 + 1
     # A graph takes no kernel away: the token is copied to where it looks for it.
     assert a_step("graph")["launches"] == a_step("eager")["launches"] + 1
     assert a_step("reduce_overhead")["launches"] == a_step("compiled")["launches"] + 1
@@ -247,14 +247,14 @@ def test_what_each_way_to_launch_a_step_gains():
     floor_s = ceilings("h200-sxm")["launch eager"].rate
     for name in ("eager", "compiled"):
         assert wall[name] >= a_step(name)["launches"] * floor_s
-        assert wall[name] > 1.4 * gpu[name]
+        assert wall[name] > 1.25 * gpu[name]  # the summary's "well above"
     for name in ("graph", "reduce_overhead", "triton"):
         assert wall[name] <= 1.05 * gpu[name]
     demand = EXPERIMENTS["decode_step"].demand(a_step("triton")["case"], "triton")
     bound_s = demand.traffic["hbm"] / ceilings("h200-sxm")["read"].rate
     assert bound_s < min(gpu.values())
-    assert 1.15 * gpu["triton"] <= min(gpu[name] for name in ways if name != "triton")
-    assert bound_s >= 0.84 * gpu["triton"]
+    assert 1.2 * gpu["triton"] <= min(gpu[name] for name in ways if name != "triton")
+    assert bound_s >= 0.87 * gpu["triton"]
 
 
 def test_a_longer_context_costs_its_bytes_and_some_more():
