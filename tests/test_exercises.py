@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from rooflab import exercises
+from rooflab import exercises, timing
 
 ROOT = Path(__file__).resolve().parents[1]
 SLUGS = sorted(path.stem for path in (ROOT / "solutions").glob("*.md"))
@@ -62,7 +62,9 @@ def test_stub_raises_only_not_implemented_and_only_in_its_checks(slug):
     cells = run("exercises", slug, allow_error_names=["NotImplementedError"])
     failing = [cell for cell in cells if errors(cell)]
     assert failing and all(errors(cell) == ["NotImplementedError"] for cell in failing)
-    assert [cell.source for cell in failing] == [cell.source for cell in cells if CHECK.fullmatch(cell.source)]
+    # Where there is a GPU, a cell that measures calls the reader's function, too.
+    failing = [cell.source for cell in failing if not (timing.has_gpu() and re.search(r"ex\.\w+_here\(", cell.source))]
+    assert failing == [cell.source for cell in cells if CHECK.fullmatch(cell.source)]
 
 
 @pytest.mark.parametrize("slug", SLUGS)
