@@ -173,12 +173,13 @@ def simulate(heads, L, causal, wide, programs, order, slots=4):
                 whole, mask = flash_hopper.whole_of.fn(row, L, causal), masked(L, causal)
                 begin = needed - whole
                 place, phase = divmod(3 * turn + me, 6)[::-1]
-                if turn > 0:
-                    q_drained[(3 * turn + 3 + me) % 6].arrive()
+                before = [q_drained[(3 * turn + 3 + me) % 6]] if turn > 0 else []
                 for i in range(needed):
                     if i == begin - mask:
                         yield q_filled[place], phase & 1
                         assert q_ring[place] == (head, row)
+                        for barrier in before:
+                            barrier.arrive()
                     held = []
                     for now, load in enumerate("kv", step + 2 * i):
                         yield filled[now % slots], now // slots & 1
@@ -191,6 +192,8 @@ def simulate(heads, L, causal, wide, programs, order, slots=4):
                         held.clear()
                 if whole == 0 and not mask:
                     yield q_filled[place], phase & 1
+                    for barrier in before:
+                        barrier.arrive()
                 found.append((head, first, me))
                 assert q_ring[place] == (head, row)  # O takes its place: it must not have been filled anew
                 step += 2 * needed
