@@ -94,9 +94,14 @@ def fp8_block_specialised(a, b, scale_a, scale_b, out=None, config=None):
         raise KernelError(f"scale_a starts {off} bytes off a multiple of 16: take it from quantise(a, 1, 128)")
     gemm.require_hopper(a, "fp8_block")
     grid = (min(gemm.tiles(M, N, config["BLOCK_M"], config["BLOCK_N"]), sms),)
-    # A request moves what one consumer has of B, and half of what it stores of C at a time.
-    descriptors = gemm.layout_descriptors(a, b, out, config | dict(BLOCK_N=config["BLOCK_N"] // 2))
-    box = [config["BLOCK_M"]]
+    BLOCK_M, BLOCK_N, BLOCK_K = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    # One request brings a whole block of B: two smaller ones were slower. C leaves in quarters of a consumer's part.
+    boxes = (a, [BLOCK_M, BLOCK_K]), (b, [BLOCK_N, BLOCK_K]), (out, [BLOCK_M // 2, BLOCK_N // 4])
+    descriptors = [
+        gemm.LayoutDescriptor.from_tensor(x, box, gl.NVMMASharedLayout.get_default_for(box, gemm.ELEMENTS[x.dtype]))
+        for x, box in boxes
+    ]
+    box = [BLOCK_M]
     layout = gl.NVMMASharedLayout.get_default_for(box, gl.float32)
     # In one dimension, so that the scales of a tile's rows are a vector in shared memory, too. Of the last column's
     # padding, if it has none, TMA reads the rest of 16 bytes, which no row of C takes.
@@ -241,8 +246,7 @@ def produce_scaled(a_desc, b_desc, scale_desc, a_ring, b_ring, scale_ring, fille
                    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
                    STAGES: gl.constexpr):  # fmt: skip
     """Fill the ring as `gemm.produce` does, each slot with the scales of its rows of A, too."""
-    COLS: gl.constexpr = BLOCK_N // 2
-    FROM_B: gl.constexpr = 2 * b_desc.block_type.nbytes
+    BYTES: gl.constexpr = a_desc.block_type.nbytes + b_desc.block_type.nbytes + scale_desc.block_type.nbytes
     step = 0
     for tile in range(gl.program_id(0), count, gl.num_programs(0)):
         m, n = gemm.corner(tile, M, N, BLOCK_M, BLOCK_N, GROUP)
@@ -250,11 +254,9 @@ def produce_scaled(a_desc, b_desc, scale_desc, a_ring, b_ring, scale_ring, fille
             slot = step % STAGES
             full = filled.index(slot)
             mbarrier.wait(drained.index(slot), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(full, a_desc.block_type.nbytes + FROM_B + scale_desc.block_type.nbytes)
+            mbarrier.expect(full, BYTES)
             bulk.async_copy_global_to_shared(a_desc, [m, block * BLOCK_K], full, a_ring.index(slot))
-            for part in gl.static_range(2):
-                b = b_ring.index(2 * slot + part)
-                bulk.async_copy_global_to_shared(b_desc, [n + part * COLS, block * BLOCK_K], full, b)
+            bulk.async_copy_global_to_shared(b_desc, [n, block * BLOCK_K], full, b_ring.index(slot))
             # 4 BLOCK_M bytes side by side. Beyond M it may bring the next column's, for rows that are never stored.
             bulk.async_copy_global_to_shared(scale_desc, [block * pitch + m], full, scale_ring.index(slot))
             step += 1
@@ -294,7 +296,7 @@ def consume_scaled(c_desc, scale_b_ptr, a_ring, b_ring, scale_ring, places, fill
             slot = step % STAGES
             mbarrier.wait(filled.index(slot), step // STAGES & 1)
             a, scale_a = a_ring.index(slot), scale_ring.index(slot)
-            b = b_ring.index(2 * slot + PART).permute((1, 0))  # (BLOCK_K, COLS)
+            b = b_ring.index(slot).slice(PART * COLS, COLS).permute((1, 0))  # (BLOCK_K, COLS)
             # 2 ROWS COLS BLOCK_K FLOP each. One set of registers for both leaves room for 128 columns.
             part = hopper.warpgroup_mma(a.slice(0, ROWS), b, zeros, use_acc=False, is_async=True)
             upper_scale = scale_a.slice(0, ROWS).load(line) * scale_b  # (ROWS,)
