@@ -188,9 +188,11 @@ def test_gemv_with_its_neighbours_inside(shape, dtype):
     # The largest intermediate is the product with the gate, or what the residual is added to.
     gated = torch.nn.functional.silu(gate) * up
     size = {"length": K, "dtype": dtype, "scale": float(gate.abs().max() * up.abs().max())}
-    check(gemv.fused(x, weight, gated=True, out=poison(residual.clone())), gated, **size)
+    check(gemv.normed(x, weight, gated=True, out=poison(residual.clone())), gated, **size)
     expected = gate + residual.double()
-    check(gemv.fused(x, weight[:N], residual=residual, out=residual), expected, dtype=dtype, length=K)
+    y, *_ = gemv.added(x, weight[:N], residual, residual[0], out=residual)
+    assert y is residual
+    check(y, expected, dtype=dtype, length=K)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -199,7 +201,7 @@ def test_two_gemvs_share_a_norm(shape, dtype):
     """The first has N results, and their norm stands between them and 5 results, gated or not, of the second."""
     N, K = shape
     x, norm, residual = normal(1, K, dtype=dtype), normal(N, dtype=dtype, seed=1), normal(1, N, dtype=dtype, seed=2)
-    y, scaled, squares = gemv.fused(x, normal(N, K, dtype=dtype, seed=3), residual=residual, norm=norm)
+    y, scaled, squares = gemv.added(x, normal(N, K, dtype=dtype, seed=3), residual, norm)
     check(y, gemv.reference(x, normal(N, K, dtype=dtype, seed=3)) + residual.double(), dtype=dtype, length=K)
     check(scaled, y.double() * norm.double(), dtype=dtype, length=1)
     check(squares.sum(), y.double().square().sum(), dtype="fp32", length=N, scale=float(y.double().square().sum()))
@@ -208,22 +210,22 @@ def test_two_gemvs_share_a_norm(shape, dtype):
     gate, up = gemv.reference(normed, weight).split(5, dim=1)
     # `scaled` was rounded once: its error counts like that of one more factor in each product.
     size = {"dtype": dtype, "length": N, "accumulate": dtype}
-    check(gemv.fused(scaled, weight, squares=squares, eps=0.5), torch.cat((gate, up), dim=1), **size)
+    check(gemv.normed(scaled, weight, squares, eps=0.5), torch.cat((gate, up), dim=1), **size)
     size["scale"] = float(gate.abs().max() * up.abs().max())
     expected = torch.nn.functional.silu(gate) * up
-    check(gemv.fused(scaled, weight, squares=squares, eps=0.5, gated=True), expected, **size)
+    check(gemv.normed(scaled, weight, squares, eps=0.5, gated=True), expected, **size)
 
 
 def test_gemv_says_what_does_not_fit():
     x, weight = normal(1, 8, dtype=torch.float32), normal(3, 8, dtype=torch.float32)
     with pytest.raises(KernelError, match="weight has 3 rows; gated, it must have the gate's and as many of up"):
-        gemv.fused(x, weight, gated=True)
+        gemv.normed(x, weight, gated=True)
     with pytest.raises(KernelError, match=r"norm has shape \(8,\); it must be \(3,\)"):
-        gemv.fused(x, weight, norm=x[0])
+        gemv.added(x, weight, x[:, :3].contiguous(), x[0])
     with pytest.raises(KernelError, match="squares is torch.float64; convert it to one of float32"):
-        gemv.fused(x, weight, squares=x[0].double())
+        gemv.normed(x, weight, x[0].double())
     with pytest.raises(KernelError, match=r"residual has shape \(1, 8\); it must be \(1, 3\)"):
-        gemv.fused(x, weight, residual=x)
+        gemv.added(x, weight, x, x[0, :3])
 
 
 def test_gemv_takes_one_vector():
@@ -606,6 +608,8 @@ def compile_for_hopper():
             decode.add_norm(row, row, row[0], 1e-5, early=early)
             decode.add_norm(None, row, row[0], 1e-5, early=early)
             q = decode.rope_cache(x[:6144].view(1, 6144), *angles, position, cache, cache, 32, early=early)
+            w, rotary = x[: 6144 * 4096].view(6144, 4096), (*angles, position, cache, cache, 32)
+            decode.qkv_cache(row, w, torch.empty(1024), *rotary, early=early)
             decode.split_attention(q, cache, cache, position, early=early)
             decode.split_attention(q, cache, cache, position, splits=1, early=early)
             decode.swiglu(x[:28672].view(1, 28672), early=early)
@@ -614,9 +618,9 @@ def compile_for_hopper():
                 version(x[:K].view(1, K), x[: N * K].view(N, K))
             w, r, squares = x[: N * K].view(N, K), x[:N].view(1, N), torch.empty(1024)
             for early in (False, True):
-                gemv.fused(x[:K].view(1, K), w, squares=squares, gated=True, early=early)
-                gemv.fused(x[:K].view(1, K), w, squares=squares, early=early)
-                gemv.fused(x[:K].view(1, K), w, residual=r, norm=x[:N], out=r, early=early)
+                gemv.normed(x[:K].view(1, K), w, squares, gated=True, early=early)
+                gemv.normed(x[:K].view(1, K), w, squares, early=early)
+                gemv.added(x[:K].view(1, K), w, r, x[:N], out=r, early=early)
     x = torch.empty(1 << 20)
     streams.exponentials(x, 1024)
     streams.add_one(x[:1])

@@ -305,41 +305,36 @@ def step(weights: Weights, cache: Cache, tokens: torch.Tensor, length: int | Non
 def step_in_triton(weights: Weights, cache: Cache, tokens: torch.Tensor) -> torch.Tensor:
     """Return `step`'s logits from this book's Triton kernels.
 
-    They read the position on the GPU, so one graph serves all lengths. For one sequence a layer is 7 kernels: gate,
-    residual sum and norm are inside the products. For more, the products are the library's, and a layer is 11 kernels.
-    Each of ours starts while the one before it ends, except after the library's.
+    They read the position on the GPU, so one graph serves all lengths. For one sequence a layer is 6 kernels: rotation,
+    cache, gate, residual sum and norm are inside the products. For more, the products are the library's, and a layer
+    is 11 kernels. Each of ours starts while the one before it ends, except after the library's.
     """
     if decode is None:
         raise DecoderError("these kernels need Triton: pip install 'rooflab[gpu]'")
     _require_fit(cache, tokens, None)
-    model, eps, early = weights.model, weights.eps, _starts_early(tokens)
-    rotary = {"cos": cache.cos, "sin": cache.sin, "position": cache.position, "early": early}
-
-    def product(x, weight, squares):
-        if cache.batch > 1:
-            return F.linear(x, weight)
-        return gemv.fused(x, weight, squares=squares, eps=eps, early=early)
-
+    model, eps, early = weights.model, weights.eps, gemv.can_start_early(tokens)
+    rotary = {"cos": cache.cos, "sin": cache.sin, "position": cache.position, "h": model.h, "early": early}
     x = F.embedding(tokens, weights.embedding)  # (B, d), the residual stream, from here on changed in place
     following = [layer.attn_norm for layer in weights.layers[1:]] + [weights.final_norm]
     normed, squares = decode.add_norm(None, x, weights.layers[0].attn_norm, eps, early=early), None
     for layer, keys, values, next_norm in zip(weights.layers, cache.k, cache.v, following, strict=True):
-        qkv = product(normed, layer.qkv, squares)
-        q = decode.rope_cache(qkv, k_cache=keys, v_cache=values, h=model.h, **rotary)
+        rotary |= {"k_cache": keys, "v_cache": values}
+        if cache.batch == 1:
+            q = decode.qkv_cache(normed, layer.qkv, squares, eps=eps, **rotary)
+        else:
+            q = decode.rope_cache(F.linear(normed, layer.qkv), **rotary)
         heads = decode.split_attention(q, keys, values, cache.position, early=early).view(cache.batch, -1)
         if cache.batch == 1:
-            _, normed, squares = gemv.fused(heads, layer.o, out=x, residual=x, norm=layer.mlp_norm, early=early)
-            gated = gemv.fused(normed, layer.gate_up, squares=squares, eps=eps, gated=True, early=early)
-            _, normed, squares = gemv.fused(gated, layer.down, out=x, residual=x, norm=next_norm, early=early)
+            _, normed, squares = gemv.added(heads, layer.o, x, layer.mlp_norm, out=x, early=early)
+            gated = gemv.normed(normed, layer.gate_up, squares, eps, gated=True, early=early)
+            _, normed, squares = gemv.added(gated, layer.down, x, next_norm, out=x, early=early)
         else:
             normed = decode.add_norm(F.linear(heads, layer.o), x, layer.mlp_norm, eps, early=early)
             gated = decode.swiglu(F.linear(normed, layer.gate_up), early=early)
             normed = decode.add_norm(F.linear(gated, layer.down), x, next_norm, eps, early=early)
-    return product(normed, weights.head, squares)
-
-
-def _starts_early(tokens: torch.Tensor) -> bool:
-    return tokens.is_cuda and torch.cuda.get_device_capability(tokens.device) >= (9, 0)
+    if cache.batch == 1:
+        return gemv.normed(normed, weights.head, squares, eps, early=early)
+    return F.linear(normed, weights.head)
 
 
 def _require_fit(cache: Cache, tokens: torch.Tensor, length: int | None) -> None:

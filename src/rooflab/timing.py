@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from unittest import mock
 
 # A median over fewer calls says little; more than this many add nothing that the spread does not show.
 MIN_SAMPLES, MAX_SAMPLES = 11, 201
@@ -328,7 +330,8 @@ def count_launches(call: Callable[[], object]) -> int:
 def timeline(call: Callable[[], object]) -> list[tuple[str, float, float]]:
     """Return (name, begin_s, time_s) of every kernel, copy and fill of one call, in the order in which they begin.
 
-    The first begins at 0. The profiler slows launches, of graphs too; kernels hardly.
+    The first begins at 0. The profiler slows launches, of graphs too; kernels hardly. Left in the process, its
+    hooks in the driver (CUPTI) would slow the launches of all that is timed later, so they are taken out again.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -336,7 +339,7 @@ def timeline(call: Callable[[], object]) -> list[tuple[str, float, float]]:
     require_gpu()
     call()
     torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TEARDOWN_CUPTI="1"):
         path = Path(folder) / "trace.json"
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
             call()

@@ -807,9 +807,7 @@ def _decode_attention(case: dict, versions):
     if "split" in versions and _runs_here("split"):
         last = torch.tensor([length - 1], device="cuda")
         runs["split"] = timing.graphed(
-            lambda: results.__setitem__(
-                "split", kernels.split_attention(q[:, :, 0], k, v, last, early=True).unsqueeze(2)
-            )
+            lambda: results.__setitem__("split", kernels.split_attention(q[:, :, 0], k, v, last).unsqueeze(2))
         )
     outputs = {
         name: lambda name=name: (out if (out := runs[name]()) is not None else results[name])[[0, batch - 1]]

@@ -1,8 +1,8 @@
 """One decode step of a Llama-like model, beside its GEMVs: norm, rotation and cache, attention over the cache, SwiGLU.
 
 Every wrapper takes `early`: the kernel then starts while the one before it still runs, on sm_90 and later, and waits
-for it before it reads or writes anything but what no kernel of a step writes: norms' weights, the position, cosines and
-sines. All of them wait, so that no kernel overtakes two.
+for it before it reads or writes anything but what no kernel of a step writes: weights, the position, cosines and sines,
+and keys and values of earlier tokens. All of them wait, so that no kernel overtakes two.
 """
 
 from . import gemv
@@ -11,6 +11,7 @@ from ._triton import KernelError, output, require, same_shape, sm_count, tl, tor
 MAX_COLS = 16384  # a row of add_norm must fit in the registers of one program
 HEAD_DIMS = (16, 32, 64, 128, 256)
 SWIGLU = dict(BLOCK=1024, num_warps=4)
+QKV = dict(PAIRS=2, BLOCK_K=1024, STAGES=2, num_warps=2)
 
 # Little's law: 4.8e12 B/s x 700 ns = 3.4 MB must be in flight, 25 KB per SM. Here a program of one warp keeps one to
 # two blocks of K and V on their way (STAGES - 1), 16 KB each; PROGRAMS_PER_SM = 3 of them, 48 to 96 KB per SM. They
@@ -87,15 +88,35 @@ def rope_cache(qkv, cos, sin, position, k_cache, v_cache, h, out=None, early=Fal
     _group(h, h_kv)
     if qkv.shape != (B, (h + 2 * h_kv) * d_h):
         raise KernelError(f"qkv has shape {tuple(qkv.shape)}; with these caches give {(B, (h + 2 * h_kv) * d_h)}")
-    require(dims=2, cos=cos, sin=sin)
-    same_shape(cos=cos, sin=sin)
-    if cos.shape[0] < capacity or cos.shape[1] != d_h:
-        raise KernelError(f"cos has shape {tuple(cos.shape)}; the caches need ({capacity} or more, {d_h})")
+    _angles(cos, sin, capacity, d_h)
     stride = _position(position, qkv)
     out = output(out, qkv, (B, h, d_h))
     rope_cache_kernel[(h + 2 * h_kv, B)](
         qkv, cos, sin, position, k_cache, v_cache, out, capacity, h, h_kv, stride, d_h // 2,
         **_launch(qkv, early), num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def qkv_cache(x, weight, squares, cos, sin, position, k_cache, v_cache, h, eps=1e-5, out=None, early=False):
+    """Return what `rope_cache` returns for the product r x W^T of one sequence, from the product's own kernel.
+
+    x (1, K), W ((h + 2 h_kv) d_h, K), r and `squares` are those of `gemv.normed`, all else of `rope_cache`.
+    """
+    B, h_kv, capacity, d_h = _caches(k_cache, v_cache)
+    require(dims=2, k_cache=k_cache.flatten(1), x=x, weight=weight)
+    _group(h, h_kv)
+    rows, K = (h + 2 * h_kv) * d_h, x.shape[1]
+    if B != 1 or x.shape[0] != 1 or weight.shape != (rows, K):
+        got = f"weight {tuple(weight.shape)} and caches of {B} sequences"
+        raise KernelError(f"x has shape {tuple(x.shape)}, {got}; give (1, K), ({rows}, K) and 1, or use rope_cache")
+    _angles(cos, sin, capacity, d_h)
+    _position(position, x)
+    out = output(out, x, (1, h, d_h))
+    count, SUMS = gemv.count_squares(squares)
+    qkv_cache_kernel[(rows // 2 // QKV["PAIRS"],)](
+        x, squares, weight, cos, sin, position, k_cache, v_cache, out, K, count, eps, capacity, h, h_kv, SUMS, d_h // 2,
+        **_launch(x, early), **QKV,
     )  # fmt: skip
     return out
 
@@ -119,19 +140,21 @@ def split_attention(q, k_cache, v_cache, position, out=None, splits=None, early=
     if not isinstance(splits, int) or not 1 <= splits <= MAX_SPLITS:
         raise KernelError(f"splits is {splits}; choose a whole number from 1 to {MAX_SPLITS}, or None")
     options = _launch(q, early)
+    signal = gemv.can_start_early(q)  # what follows is ours: it may start early on all cards that know how
     # With one split the result is written at once; these are then not used.
     partial = torch.empty((B * h, splits, d_h) if splits > 1 else 1, dtype=torch.float32, device=q.device)
     state = torch.empty((2, B * h, splits) if splits > 1 else 1, dtype=torch.float32, device=q.device)
     split_kernel[(B * h_kv, splits)](
         q, k_cache, v_cache, position, out, partial, state, capacity, h_kv, stride, splits, d_h**-0.5, group,
-        max(triton.next_power_of_2(group), 16), d_h, splits == 1, BLOCK, config["STAGES"],
+        max(triton.next_power_of_2(group), 16), d_h, splits == 1, BLOCK, config["STAGES"], SIGNAL=signal,
         **options, num_warps=config["num_warps"],
     )  # fmt: skip
     if splits > 1:
         cols, padded = min(COMBINE_COLS, d_h), triton.next_power_of_2(splits)
         combine_kernel[(B * h, d_h // cols)](
-            partial, state, out, splits, padded, d_h, cols, **options, num_warps=4 if padded <= 128 else 8
-        )
+            partial, state, out, splits, padded, d_h, cols, EARLY=signal, launch_pdl=signal,
+            num_warps=4 if padded <= 128 else 8,
+        )  # fmt: skip
     return out
 
 
@@ -180,6 +203,13 @@ def _group(h, h_kv):
     return h // h_kv
 
 
+def _angles(cos, sin, capacity, d_h):
+    require(dims=2, cos=cos, sin=sin)
+    same_shape(cos=cos, sin=sin)
+    if cos.shape[0] < capacity or cos.shape[1] != d_h:
+        raise KernelError(f"cos has shape {tuple(cos.shape)}; the caches need ({capacity} or more, {d_h})")
+
+
 def _position(position, like):
     """Check position and return its stride: 0 if one serves all sequences."""
     require(dtypes=(torch.int32, torch.int64), dims=1, position=position)
@@ -217,6 +247,43 @@ def add_norm_kernel(
     tl.store(out_ptr + start + offs, (normed * weight.to(tl.float32)).to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def angles(cos_ptr, sin_ptr, position, capacity, pair, HALF: tl.constexpr):
+    """Return cosines and sines for both elements of each pair; NaN at a position outside of the cache."""
+    at = position * (2 * HALF) + pair
+    inside = (position >= 0) & (position < capacity) & (pair < HALF)  # all or none
+    nan = float("nan")
+    cos_1 = tl.load(cos_ptr + at, mask=inside, other=nan).to(tl.float32)
+    cos_2 = tl.load(cos_ptr + at + HALF, mask=inside, other=nan).to(tl.float32)
+    sin_1 = tl.load(sin_ptr + at, mask=inside, other=nan).to(tl.float32)
+    sin_2 = tl.load(sin_ptr + at + HALF, mask=inside, other=nan).to(tl.float32)
+    return cos_1, cos_2, sin_1, sin_2
+
+
+@triton.jit
+def put_heads(first, second, cos_1, cos_2, sin_1, sin_2, q_ptr, k_ptr, v_ptr, b, head, pair, position, capacity,
+              h, h_kv, HALF: tl.constexpr):  # fmt: skip
+    """Rotate pairs of a head of q or k, and write them to q or to the cache; those of v go there as they are."""
+    dtype = q_ptr.dtype.element_ty
+    x_1, x_2 = first.to(tl.float32), second.to(tl.float32)
+    if head < h + h_kv:
+        first, second = (x_1 * cos_1 - x_2 * sin_1).to(dtype), (x_2 * cos_2 + x_1 * sin_2).to(dtype)
+    if head < h:
+        ptrs = q_ptr + (b * h + head) * (2 * HALF) + pair
+        tl.store(ptrs, first)
+        tl.store(ptrs + HALF, second)
+    else:
+        inside = (position >= 0) & (position < capacity) & (pair < HALF)
+        kv_head = (head - h) % h_kv
+        at = ((b * h_kv + kv_head) * capacity + position) * (2 * HALF) + pair
+        if head < h + h_kv:
+            tl.store(k_ptr + at, first, mask=inside)
+            tl.store(k_ptr + at + HALF, second, mask=inside)
+        else:
+            tl.store(v_ptr + at, first, mask=inside)
+            tl.store(v_ptr + at + HALF, second, mask=inside)
+
+
 # One program: one head of one sequence: of q, of k, or of v.
 # Grid: (h + 2 h_kv, B).
 # HBM traffic per program: reads d_h elements, writes d_h; rows of cos and sin come from L2.
@@ -229,62 +296,99 @@ def rope_cache_kernel(
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     head, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    offs = tl.arange(0, HALF)
+    pair = tl.arange(0, HALF)
     position = tl.load(position_ptr + b * position_stride).to(tl.int64)
-    inside = (position >= 0) & (position < capacity) & (offs < HALF)  # (HALF,)  all or none
-    angle = position * (2 * HALF) + offs
-    nan = float("nan")
-    cos_1 = tl.load(cos_ptr + angle, mask=inside, other=nan).to(tl.float32)
-    cos_2 = tl.load(cos_ptr + angle + HALF, mask=inside, other=nan).to(tl.float32)
-    sin_1 = tl.load(sin_ptr + angle, mask=inside, other=nan).to(tl.float32)
-    sin_2 = tl.load(sin_ptr + angle + HALF, mask=inside, other=nan).to(tl.float32)
+    cos_1, cos_2, sin_1, sin_2 = angles(cos_ptr, sin_ptr, position, capacity, pair, HALF)
     if EARLY:
         tl.extra.cuda.gdc_wait()
-    x_ptrs = qkv_ptr + (b * (h + 2 * h_kv) + head) * (2 * HALF) + offs
+    x_ptrs = qkv_ptr + (b * (h + 2 * h_kv) + head) * (2 * HALF) + pair
     first, second = tl.load(x_ptrs), tl.load(x_ptrs + HALF)  # (HALF,) each
-    cache = (b * h_kv * capacity + position) * (2 * HALF) + offs  # of key head 0
-    if head < h + h_kv:
-        x_1, x_2 = first.to(tl.float32), second.to(tl.float32)
-        y_1 = (x_1 * cos_1 - x_2 * sin_1).to(out_ptr.dtype.element_ty)
-        y_2 = (x_2 * cos_2 + x_1 * sin_2).to(out_ptr.dtype.element_ty)
-        if head < h:
-            out_ptrs = out_ptr + (b * h + head) * (2 * HALF) + offs
-            tl.store(out_ptrs, y_1)
-            tl.store(out_ptrs + HALF, y_2)
-        else:
-            k_ptrs = k_ptr + cache + (head - h).to(tl.int64) * capacity * (2 * HALF)
-            tl.store(k_ptrs, y_1, mask=inside)
-            tl.store(k_ptrs + HALF, y_2, mask=inside)
-    else:
-        v_ptrs = v_ptr + cache + (head - h - h_kv).to(tl.int64) * capacity * (2 * HALF)
-        tl.store(v_ptrs, first, mask=inside)
-        tl.store(v_ptrs + HALF, second, mask=inside)
+    put_heads(first, second, cos_1, cos_2, sin_1, sin_2, out_ptr, k_ptr, v_ptr, b, head, pair, position, capacity, h,
+              h_kv, HALF)  # fmt: skip
+
+
+# One program: PAIRS pairs of one head of q, of k, or of v: 2 PAIRS rows of W, half a head apart.
+# Grid: (h + 2 h_kv) d_h / (2 PAIRS) programs.
+# HBM traffic per program: reads 2 PAIRS K elements of W, writes 2 PAIRS; vectors and rows of cos and sin are in L2.
+# This version: the product with half a norm, rotation and cache write inside: no kernel stands before attention.
+@triton.jit
+def qkv_cache_kernel(
+    x_ptr, squares_ptr, w_ptr, cos_ptr, sin_ptr, position_ptr, k_ptr, v_ptr, out_ptr, K, count, eps, capacity, h, h_kv,
+    SUMS: tl.constexpr, HALF: tl.constexpr, EARLY: tl.constexpr, PAIRS: tl.constexpr, BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0) // (HALF // PAIRS)
+    pair = tl.program_id(0) % (HALF // PAIRS) * PAIRS + tl.arange(0, PAIRS)
+    N, row = (h + 2 * h_kv) * (2 * HALF), head * (2 * HALF) + pair
+    w = gemv.weights(w_ptr, row, 0, N, K, BLOCK_K)
+    u = gemv.weights(w_ptr, row + HALF, 0, N, K, BLOCK_K)
+    position = tl.load(position_ptr).to(tl.int64)
+    cos_1, cos_2, sin_1, sin_2 = angles(cos_ptr, sin_ptr, position, capacity, pair, HALF)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    x = gemv.vector(x_ptr, 0, K, BLOCK_K)
+    if SUMS:
+        squares = gemv.vector(squares_ptr, 0, count, SUMS)  # (SUMS,)
+    first = gemv.products(w, x, PAIRS, BLOCK_K)
+    second = gemv.products(u, x, PAIRS, BLOCK_K)
+    for start in tl.range(BLOCK_K, K, BLOCK_K, num_stages=STAGES):
+        x = gemv.vector(x_ptr, start, K, BLOCK_K)
+        first += gemv.products(gemv.weights(w_ptr, row, start, N, K, BLOCK_K), x, PAIRS, BLOCK_K)
+        second += gemv.products(gemv.weights(w_ptr, row + HALF, start, N, K, BLOCK_K), x, PAIRS, BLOCK_K)
+    first, second = tl.sum(first, axis=1), tl.sum(second, axis=1)
+    if SUMS:
+        first *= gemv.rms_divisor(squares, K, eps)
+        second *= gemv.rms_divisor(squares, K, eps)
+    # As rope_cache finds them: rounded by the product.
+    first, second = first.to(out_ptr.dtype.element_ty), second.to(out_ptr.dtype.element_ty)
+    put_heads(first, second, cos_1, cos_2, sin_1, sin_2, out_ptr, k_ptr, v_ptr, tl.cast(0, tl.int64), head, pair,
+              position, capacity, h, h_kv, HALF)  # fmt: skip
+
+
+@triton.jit
+def attend(q, k, v, m, l, acc, keys, length, scale, MASK: tl.constexpr):  # noqa: E741
+    """Return m, l and acc, online softmax's state, with a block of keys added: 4 ROWS BLOCK D FLOP."""
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)  # (ROWS, BLOCK)
+    if MASK:
+        s = tl.where((keys < length)[None, :], s, -float("inf"))
+    m_new = tl.maximum(m, tl.max(s, axis=1))  # finite: each block has a valid key
+    rescale = tl.exp2(m - m_new)
+    p = tl.exp2(s - m_new[:, None])
+    l = l * rescale + tl.sum(p, axis=1)  # noqa: E741
+    return m_new, l, tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # (ROWS, D)
 
 
 # One program: one of `splits` parts of the context, for the GROUP query heads of one key head of one sequence.
 # Grid: (B h_kv, splits); the parts differ by one block at most, and are empty where the context has fewer blocks.
 # HBM traffic per program: reads 2 L d_h / splits elements of K and V once, writes GROUP (d_h + 2) in fp32.
 # This version: online softmax along a part; a group shares its loads, padded to the 16 rows that a Tensor Core takes.
+# If it starts early, only q and the newest block, with the token just written, wait; the latter counts as two blocks.
 @triton.jit
 def split_kernel(
     q_ptr, k_ptr, v_ptr, position_ptr, out_ptr, partial_ptr, state_ptr, capacity, h_kv, position_stride, splits,
     scale,
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
-    STAGES: tl.constexpr, EARLY: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr, SIGNAL: tl.constexpr,
 ):  # fmt: skip
-    if EARLY:
+    if SIGNAL:
         tl.extra.cuda.gdc_launch_dependents()
     kv_head, split = tl.program_id(0), tl.program_id(1)
     position = tl.load(position_ptr + kv_head // h_kv * position_stride)
     length = tl.minimum(position.to(tl.int32) + 1, capacity)
     blocks = tl.cdiv(length, BLOCK)
-    first, last = split * blocks // splits, (split + 1) * blocks // splits
     if EARLY:
-        tl.extra.cuda.gdc_wait()
+        ready, units = blocks - 1, blocks + 1
+    else:
+        ready, units = blocks, blocks
+    first, last = split * units // splits, tl.minimum((split + 1) * units // splits, ready)
     rows, offs_d = tl.arange(0, ROWS), tl.arange(0, D)
     q_rows = kv_head.to(tl.int64) * GROUP + rows  # of (B h): query heads of a group are neighbours
     used = (rows < GROUP)[:, None] & (offs_d < D)[None, :]  # (ROWS, D)
-    q = tl.load(q_ptr + q_rows[:, None] * D + offs_d[None, :], mask=used, other=0.0)  # (ROWS, D)
+    q_ptrs = q_ptr + q_rows[:, None] * D + offs_d[None, :]
+    q = tl.zeros((ROWS, D), q_ptr.dtype.element_ty)
+    if not EARLY:
+        q = tl.load(q_ptrs, mask=used, other=0.0)
     start = kv_head.to(tl.int64) * capacity * D
     m = tl.full((ROWS,), -float("inf"), tl.float32)
     l = tl.zeros((ROWS,), tl.float32)  # noqa: E741
@@ -292,18 +396,30 @@ def split_kernel(
     for block in tl.range(first, last, num_stages=STAGES):
         keys = block * BLOCK + tl.arange(0, BLOCK)
         offs = keys[:, None] * D + offs_d[None, :]  # (BLOCK, D)
-        # What lies beyond the length may be anything, NaN too: it is not read.
-        valid = (keys < length)[:, None] & (offs_d < D)[None, :]
-        k = tl.load(k_ptr + start + offs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
-        s = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)  # (ROWS, BLOCK)
-        s = tl.where((keys < length)[None, :], s, -float("inf"))
-        m_new = tl.maximum(m, tl.max(s, axis=1))  # finite: each block has a valid key
-        rescale = tl.exp2(m - m_new)
-        p = tl.exp2(s - m_new[:, None])
-        l = l * rescale + tl.sum(p, axis=1)  # noqa: E741
-        v = tl.load(v_ptr + start + offs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
-        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # (ROWS, D)
-        m = m_new
+        if EARLY:
+            k, v = tl.load(k_ptr + start + offs), tl.load(v_ptr + start + offs)  # (BLOCK, D)  HBM: read once
+            if block == first:  # by now STAGES - 1 blocks are on their way
+                tl.extra.cuda.gdc_wait()
+                q = tl.load(q_ptrs, mask=used, other=0.0)
+        else:
+            # What lies beyond the length may be anything, NaN too: it is not read.
+            valid = (keys < length)[:, None] & (offs_d < D)[None, :]
+            k = tl.load(k_ptr + start + offs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
+            v = tl.load(v_ptr + start + offs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
+        m, l, acc = attend(q, k, v, m, l, acc, keys, length, scale, not EARLY)  # noqa: E741
+    found = first < last
+    if EARLY:
+        tl.extra.cuda.gdc_wait()  # again, for parts without such blocks
+        newest = (split == splits - 1) & (ready >= 0)
+        found |= newest
+        if newest:
+            keys = ready * BLOCK + tl.arange(0, BLOCK)
+            offs = keys[:, None] * D + offs_d[None, :]  # (BLOCK, D)
+            valid = (keys < length)[:, None] & (offs_d < D)[None, :]
+            q = tl.load(q_ptrs, mask=used, other=0.0)
+            k = tl.load(k_ptr + start + offs, mask=valid, other=0.0)
+            v = tl.load(v_ptr + start + offs, mask=valid, other=0.0)
+            m, l, acc = attend(q, k, v, m, l, acc, keys, length, scale, True)  # noqa: E741
     if WHOLE:
         y = acc / l[:, None]
         tl.store(out_ptr + q_rows[:, None] * D + offs_d[None, :], y.to(out_ptr.dtype.element_ty), mask=used)
@@ -313,7 +429,7 @@ def split_kernel(
         n_rows = tl.num_programs(0).to(tl.int64) * GROUP
         tl.store(state_ptr + at, m, mask=rows < GROUP)
         tl.store(state_ptr + n_rows * splits + at, l, mask=rows < GROUP)
-        tl.store(partial_ptr + at[:, None] * D + offs_d[None, :], acc, mask=used & (first < last))
+        tl.store(partial_ptr + at[:, None] * D + offs_d[None, :], acc, mask=used & found)
 
 
 # One program: COLS of the d_h results of one query head.

@@ -3,12 +3,11 @@
 from ._triton import INTERPRETED, KernelError, output, require, tl, torch, triton
 
 # Found by trying tiles on an H200, each kernel among its neighbours. What they share: few warps with a few rows each,
-# so that many programs fit on an SM and their loads overlap, and one block on its way while another is multiplied.
+# so that many programs fit on an SM and their loads overlap, and one block or more on its way while one is multiplied.
 CHAINED = dict(BLOCK_N=4, BLOCK_K=1024, STAGES=2, num_warps=4)
 MANY_ROWS = 16384  # of weights: from there on, twice the block is faster
-FUSED = dict(CHAINED, num_warps=2)
-SUMMED = dict(CHAINED)  # more threads, which share a thousand squares
-GATED = dict(CHAINED, STAGES=3)
+ADDED = dict(BLOCK_N=4, BLOCK_K=1024, STAGES=3, num_warps=2)
+NORMED = dict(ADDED, STAGES=4)
 CONFIG = dict(BLOCK_N=2, BLOCK_K=2048, num_warps=2)
 
 
@@ -43,44 +42,64 @@ def chained(x, weight, out=None):
     return out
 
 
-def fused(x, weight, out=None, squares=None, eps=1e-5, gated=False, residual=None, norm=None, early=False):
-    """Return f(r x W^T), (1, N), as `rows` or, if `early`, as `chained`, with its neighbours inside.
+def added(x, weight, residual, norm, out=None, early=False):
+    """Return y = x W^T + residual, y * norm, (1, N) each, and the sums of y's squares, one per program.
 
-    f is silu(gate) * up where `gated`, for W of (2 N, K), gate first; `residual` (1, N) is added last, and may be
-    `out`. RMSNorm is shared between two calls. With its weights `norm` (N,) the first returns three tensors: its result
-    y, y * norm, and the sums of y's squares, one per program. The next takes y * norm as x and these sums as `squares`,
-    and r is 1 / rms(y): one number, which can wait until the products are done. Without `squares` r is 1.
+    That is a layer's product with the sum after it, and half of the RMSNorm that follows: with y * norm as its x and
+    the sums as its `squares`, `normed` does the other half. `residual` may be `out`; `early` as in `chained`.
+    """
+    N, K = _shape(x, weight)
+    out = output(out, x, (1, N))
+    require(x=x, residual=residual, norm=norm)
+    for name, tensor, shape in (("residual", residual, (1, N)), ("norm", norm, (N,))):
+        if tensor.shape != shape:
+            raise KernelError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
+    early = early and starts_early(x, "early=False")
+    programs = triton.cdiv(N, ADDED["BLOCK_N"])
+    scaled, squares = torch.empty_like(out), x.new_empty(programs, dtype=torch.float32)
+    added_rows_kernel[(programs,)](
+        x, weight, residual, norm, out, scaled, squares, N, K, EARLY=early, launch_pdl=early, **ADDED
+    )
+    return out, scaled, squares
+
+
+def normed(x, weight, squares=None, eps=1e-5, gated=False, out=None, early=False):
+    """Return r x W^T, (1, N), or silu(gate) * up of it where `gated`, for W of (2 N, K), gate first.
+
+    r is 1 / rms(y), from the sums of y's squares as `added` gives them, and 1 without them. It is one number for all
+    products, which can wait until they are done. `early` as in `chained`.
     """
     rows_, K = _shape(x, weight)
     if rows_ % (2 if gated else 1):
         raise KernelError(f"weight has {rows_} rows; gated, it must have the gate's and as many of up: an even number")
     N = rows_ // 2 if gated else rows_
     out = output(out, x, (1, N))
-    for name, tensor, shape in (("norm", norm, (N,)), ("residual", residual, (1, N))):
-        if tensor is not None:
-            require(x=x, **{name: tensor})
-            if tensor.shape != shape:
-                raise KernelError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
-    if squares is not None:
-        require(dtypes=(torch.float32,), dims=1, squares=squares)
-    config = GATED if gated else FUSED if squares is None else SUMMED
+    count, SUMS = count_squares(squares)
     early = early and starts_early(x, "early=False")
-    programs = triton.cdiv(N, config["BLOCK_N"])
-    scaled, parts = (out, out) if norm is None else (torch.empty_like(out), x.new_empty(programs, dtype=torch.float32))
-    count = 0 if squares is None else squares.numel()
-    fused_rows_kernel[(programs,)](
-        x, squares, weight, residual, norm, out, scaled, parts, N, K, count, eps,
-        SUMS=triton.next_power_of_2(count) if count else 0, GATE=gated, ADD=residual is not None, NORM=norm is not None,
-        EARLY=early, launch_pdl=early, **config,
-    )  # fmt: skip
-    return out if norm is None else (out, scaled, parts)
+    normed_rows_kernel[(triton.cdiv(N, NORMED["BLOCK_N"]),)](
+        x, squares, weight, out, N, K, count, eps, SUMS, GATE=gated, EARLY=early, launch_pdl=early, **NORMED
+    )
+    return out
+
+
+def count_squares(squares):
+    """Return the number of sums of squares, checked, and the block that holds them: 0 and 0 without them."""
+    if squares is None:
+        return 0, 0
+    require(dtypes=(torch.float32,), dims=1, squares=squares)
+    return squares.numel(), triton.next_power_of_2(squares.numel())
+
+
+def can_start_early(x):
+    """Return whether a kernel can start before the last one ends: on sm_90 and later, not in the interpreter."""
+    return not INTERPRETED and not (x.is_cuda and torch.cuda.get_device_capability(x.device) < (9, 0))
 
 
 def starts_early(x, otherwise):
-    """Return whether a kernel can start before the last one ends: not in the interpreter; KernelError before sm_90."""
+    """Return `can_start_early`; raise KernelError, naming what to use, where the card is the reason that it cannot."""
     if x.is_cuda and torch.cuda.get_device_capability(x.device) < (9, 0):
         raise KernelError(f"a kernel can start before the last one ends on sm_90 and later only: use {otherwise}")
-    return not INTERPRETED
+    return can_start_early(x)
 
 
 def _shape(x, weight):
@@ -115,8 +134,7 @@ def weights(w_ptr, offs_n, start, N, K, BLOCK_K: tl.constexpr):
     """Return rows `offs_n` of W from column `start`, (BLOCK_N, BLOCK_K), 0 beyond its edges."""
     offs_k = start + tl.arange(0, BLOCK_K)
     mask = (offs_n < N)[:, None] & (offs_k < K)[None, :]
-    w = tl.load(w_ptr + offs_n.to(tl.int64)[:, None] * K + offs_k[None, :], mask=mask, other=0.0)  # HBM: read once
-    return w.to(tl.float32)
+    return tl.load(w_ptr + offs_n.to(tl.int64)[:, None] * K + offs_k[None, :], mask=mask, other=0.0)  # HBM: read once
 
 
 @triton.jit
@@ -124,6 +142,22 @@ def vector(x_ptr, start, K, BLOCK_K: tl.constexpr):
     """Return x from `start`, (BLOCK_K,), 0 beyond its end."""
     offs_k = start + tl.arange(0, BLOCK_K)
     return tl.load(x_ptr + offs_k, mask=offs_k < K, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def products(w, x, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Return sums of 8 neighbouring products of each row, (BLOCK_N, BLOCK_K / 8): 2 BLOCK_N BLOCK_K FLOP.
+
+    A thread holds 8 neighbours, one load of 16 bytes, so no thread waits for another, and the sum of all blocks takes
+    an eighth of the registers that their products would: more programs fit on an SM.
+    """
+    return tl.sum(tl.reshape(w.to(tl.float32) * x[None, :], (BLOCK_N, BLOCK_K // 8, 8)), axis=2)
+
+
+@triton.jit
+def rms_divisor(squares, K, eps):
+    """Return 1 / rms of K numbers from the sums of their squares."""
+    return tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
 
 
 # One program: BLOCK_N elements of the result.
@@ -139,61 +173,85 @@ def chained_kernel(
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()  # the next kernel may start as soon as there is room
         tl.extra.cuda.gdc_wait()  # x is the last kernel's result
-    acc = w * vector(x_ptr, 0, K, BLOCK_K)[None, :]  # (BLOCK_N, BLOCK_K)  2 BLOCK_N BLOCK_K FLOP
+    acc = products(w, vector(x_ptr, 0, K, BLOCK_K), BLOCK_N, BLOCK_K)
     for start in tl.range(BLOCK_K, K, BLOCK_K, num_stages=STAGES):
-        acc += weights(w_ptr, offs_n, start, N, K, BLOCK_K) * vector(x_ptr, start, K, BLOCK_K)[None, :]
+        w = weights(w_ptr, offs_n, start, N, K, BLOCK_K)
+        acc += products(w, vector(x_ptr, start, K, BLOCK_K), BLOCK_N, BLOCK_K)
     y = tl.sum(acc, axis=1)
     tl.store(out_ptr + offs_n, y.to(out_ptr.dtype.element_ty), mask=offs_n < N)
 
 
 # One program: BLOCK_N elements of the result.
 # Grid: ceil(N / BLOCK_N) programs.
-# HBM traffic per program: reads BLOCK_N K elements of W, twice that where gated, writes BLOCK_N; vectors are in L2.
-# This version: gate, residual and half a norm on each side inside: here its sums are made, in the next they are used.
+# HBM traffic per program: reads BLOCK_N K elements of W, writes BLOCK_N; vectors are in L2.
+# This version: residual and half a norm inside; blocks beyond the first are asked for before the wait, too. Attention,
+# which runs before it, leaves HBM idle, and room on the SMs: most of W can be there when it ends.
 @triton.jit
-def fused_rows_kernel(
-    x_ptr, squares_ptr, w_ptr, residual_ptr, norm_ptr, out_ptr, scaled_ptr, parts_ptr, N, K, count, eps,
-    SUMS: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr,
+def added_rows_kernel(
+    x_ptr, w_ptr, residual_ptr, norm_ptr, out_ptr, scaled_ptr, squares_ptr, N, K, EARLY: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = offs_n < N
+    first = weights(w_ptr, offs_n, 0, N, K, BLOCK_K)
+    norm = tl.load(norm_ptr + offs_n, mask=mask, other=0.0)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+    acc = tl.zeros((BLOCK_N, BLOCK_K // 8), tl.float32)
+    residual = tl.zeros((BLOCK_N,), residual_ptr.dtype.element_ty)
+    # At least one turn, since the wait is in the first: the loop's loads of W begin before it, STAGES - 1 blocks ahead.
+    for start in tl.range(BLOCK_K, tl.maximum(K, BLOCK_K + 1), BLOCK_K, num_stages=STAGES):
+        w = weights(w_ptr, offs_n, start, N, K, BLOCK_K)
+        if start == BLOCK_K:
+            if EARLY:
+                tl.extra.cuda.gdc_wait()  # x and the residual are earlier kernels' results
+            residual = tl.load(residual_ptr + offs_n, mask=mask, other=0.0)
+            acc = products(first, vector(x_ptr, 0, K, BLOCK_K), BLOCK_N, BLOCK_K)
+        x = tl.zeros((BLOCK_K,), tl.float32)
+        if start < K:  # within an `if`, so that the compiler does not ask for x ahead, before the wait
+            x = vector(x_ptr, start, K, BLOCK_K)
+        acc += products(w, x, BLOCK_N, BLOCK_K)
+    y = (tl.sum(acc, axis=1) + residual.to(tl.float32)).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + offs_n, y, mask=mask)
+    y = tl.where(mask, y.to(tl.float32), 0.0)  # the rounded result, as a norm would read it
+    tl.store(scaled_ptr + offs_n, (y * norm.to(tl.float32)).to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(squares_ptr + tl.program_id(0), tl.sum(y * y, axis=0))
+
+
+# One program: BLOCK_N elements of the result.
+# Grid: ceil(N / BLOCK_N) programs.
+# HBM traffic per program: reads BLOCK_N K elements of W, twice that where gated, writes BLOCK_N; vectors are in L2.
+# This version: the other half of the norm, and the gate, inside.
+@triton.jit
+def normed_rows_kernel(
+    x_ptr, squares_ptr, w_ptr, out_ptr, N, K, count, eps, SUMS: tl.constexpr, GATE: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     up_ptr = w_ptr + tl.cast(N, tl.int64) * K
     w = weights(w_ptr, offs_n, 0, N, K, BLOCK_K)
     if GATE:
         u = weights(up_ptr, offs_n, 0, N, K, BLOCK_K)
-    if NORM:
-        norm = tl.load(norm_ptr + offs_n, mask=mask, other=0.0)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()  # x, its squares and the residual are earlier kernels' results
+        tl.extra.cuda.gdc_wait()  # x and its squares are an earlier kernel's results
     x = vector(x_ptr, 0, K, BLOCK_K)
     if SUMS:
         squares = vector(squares_ptr, 0, count, SUMS)  # (SUMS,)
-    if ADD:
-        residual = tl.load(residual_ptr + offs_n, mask=mask, other=0.0)
-    acc = w * x[None, :]  # (BLOCK_N, BLOCK_K)  2 BLOCK_N BLOCK_K FLOP
+    acc = products(w, x, BLOCK_N, BLOCK_K)
     if GATE:
-        acc_up = u * x[None, :]
+        acc_up = products(u, x, BLOCK_N, BLOCK_K)
     for start in tl.range(BLOCK_K, K, BLOCK_K, num_stages=STAGES):
         x = vector(x_ptr, start, K, BLOCK_K)
-        acc += weights(w_ptr, offs_n, start, N, K, BLOCK_K) * x[None, :]
+        acc += products(weights(w_ptr, offs_n, start, N, K, BLOCK_K), x, BLOCK_N, BLOCK_K)
         if GATE:
-            acc_up += weights(up_ptr, offs_n, start, N, K, BLOCK_K) * x[None, :]
+            acc_up += products(weights(up_ptr, offs_n, start, N, K, BLOCK_K), x, BLOCK_N, BLOCK_K)
     y = tl.sum(acc, axis=1)
     if SUMS:
-        factor = tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
-        y *= factor
+        y *= rms_divisor(squares, K, eps)
     if GATE:
         up = tl.sum(acc_up, axis=1)
         if SUMS:
-            up *= factor
+            up *= rms_divisor(squares, K, eps)
         y = y * tl.sigmoid(y) * up
-    if ADD:
-        y += residual.to(tl.float32)
-    y = y.to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + offs_n, y, mask=mask)
-    if NORM:
-        y = tl.where(mask, y.to(tl.float32), 0.0)  # of the rounded result, as the norm would read it
-        tl.store(scaled_ptr + offs_n, (y * norm.to(tl.float32)).to(out_ptr.dtype.element_ty), mask=mask)
-        tl.store(parts_ptr + tl.program_id(0), tl.sum(y * y, axis=0))
+    tl.store(out_ptr + offs_n, y.to(out_ptr.dtype.element_ty), mask=offs_n < N)
