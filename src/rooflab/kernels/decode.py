@@ -19,6 +19,7 @@ QKV = dict(PAIRS=2, BLOCK_K=1024, STAGES=2, num_warps=2)
 # A single warp: softmax, P and the sums over keys never leave it, so that nothing waits at a barrier.
 # By bytes per element: fp32 has no Tensor Core product without loss, and needs more threads.
 ATTENTION = {2: dict(TILE=4096, STAGES=3, num_warps=1), 4: dict(TILE=2048, STAGES=3, num_warps=4)}
+MANY_HEADS = dict(TILE=8192, STAGES=3, num_warps=4)
 PROGRAMS_PER_SM = 3
 MAX_SPLITS = 256  # combine holds one column of all splits at once
 COMBINE_COLS = 32  # of a head's d_h results per program: 4 programs for each head of 128
@@ -134,7 +135,7 @@ def split_attention(q, k_cache, v_cache, position, out=None, splits=None, early=
         raise KernelError(f"q has shape {tuple(q.shape)}; with these caches give {(B, h, d_h)}")
     stride = _position(position, q)
     out = output(out, q)
-    config = ATTENTION[q.element_size()]
+    config = attention_config(B * h_kv, q.element_size(), sm_count(q.device))
     BLOCK = max(config["TILE"] // d_h, 16)
     splits = split_count(B * h_kv, capacity, BLOCK, sm_count(q.device)) if splits is None else splits
     if not isinstance(splits, int) or not 1 <= splits <= MAX_SPLITS:
@@ -156,6 +157,19 @@ def split_attention(q, k_cache, v_cache, position, out=None, splits=None, early=
             num_warps=4 if padded <= 128 else 8,
         )  # fmt: skip
     return out
+
+
+def attention_config(heads, element_size, sms):
+    """Return the tile of K and V, the stages and the warps of a program, for `heads` key heads.
+
+    Where they fill the SMs without a split, larger tiles are faster. But only three of their programs fit on an SM, so
+    that after a second to fourth round of programs some SMs would be idle for long.
+
+    >>> [attention_config(heads, 2, 132)["TILE"] for heads in (8, 256, 512, 2048)]
+    [4096, 8192, 4096, 8192]
+    """
+    many = element_size == 2 and heads >= sms and not 1 < heads / (PROGRAMS_PER_SM * sms) < 4
+    return MANY_HEADS if many else ATTENTION[element_size]
 
 
 def split_count(heads, capacity, block, sms):
@@ -347,15 +361,19 @@ def qkv_cache_kernel(
 
 
 @triton.jit
-def attend(q, k, v, m, l, acc, keys, length, scale, MASK: tl.constexpr):  # noqa: E741
-    """Return m, l and acc, online softmax's state, with a block of keys added: 4 ROWS BLOCK D FLOP."""
+def attend(q, k, v_ptrs, valid, m, l, acc, scale, MASK: tl.constexpr):  # noqa: E741
+    """Return online softmax's state m, l, acc with a block of keys added: 4 ROWS BLOCK D FLOP.
+
+    If MASK, keys that are not `valid`, (BLOCK, 1), do not count, and their values, which may be NaN, are not read.
+    """
     s = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)  # (ROWS, BLOCK)
     if MASK:
-        s = tl.where((keys < length)[None, :], s, -float("inf"))
+        s = tl.where(tl.trans(valid), s, -float("inf"))
     m_new = tl.maximum(m, tl.max(s, axis=1))  # finite: each block has a valid key
     rescale = tl.exp2(m - m_new)
     p = tl.exp2(s - m_new[:, None])
     l = l * rescale + tl.sum(p, axis=1)  # noqa: E741
+    v = tl.load(v_ptrs, mask=valid, other=0.0) if MASK else tl.load(v_ptrs)  # (BLOCK, D)  HBM: read once
     return m_new, l, tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # (ROWS, D)
 
 
@@ -396,17 +414,14 @@ def split_kernel(
     for block in tl.range(first, last, num_stages=STAGES):
         keys = block * BLOCK + tl.arange(0, BLOCK)
         offs = keys[:, None] * D + offs_d[None, :]  # (BLOCK, D)
-        if EARLY:
-            k, v = tl.load(k_ptr + start + offs), tl.load(v_ptr + start + offs)  # (BLOCK, D)  HBM: read once
+        valid = (keys < length)[:, None]  # (BLOCK, 1)  all of them if EARLY, which lets the newest block wait
+        k_ptrs = k_ptr + start + offs
+        k = tl.load(k_ptrs) if EARLY else tl.load(k_ptrs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
+        if EARLY:  # noqa: SIM102
             if block == first:  # by now STAGES - 1 blocks are on their way
                 tl.extra.cuda.gdc_wait()
                 q = tl.load(q_ptrs, mask=used, other=0.0)
-        else:
-            # What lies beyond the length may be anything, NaN too: it is not read.
-            valid = (keys < length)[:, None] & (offs_d < D)[None, :]
-            k = tl.load(k_ptr + start + offs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
-            v = tl.load(v_ptr + start + offs, mask=valid, other=0.0)  # (BLOCK, D)  HBM: read once
-        m, l, acc = attend(q, k, v, m, l, acc, keys, length, scale, not EARLY)  # noqa: E741
+        m, l, acc = attend(q, k, v_ptr + start + offs, valid, m, l, acc, scale, not EARLY)  # noqa: E741
     found = first < last
     if EARLY:
         tl.extra.cuda.gdc_wait()  # again, for parts without such blocks
@@ -415,11 +430,10 @@ def split_kernel(
         if newest:
             keys = ready * BLOCK + tl.arange(0, BLOCK)
             offs = keys[:, None] * D + offs_d[None, :]  # (BLOCK, D)
-            valid = (keys < length)[:, None] & (offs_d < D)[None, :]
+            valid = (keys < length)[:, None]
             q = tl.load(q_ptrs, mask=used, other=0.0)
             k = tl.load(k_ptr + start + offs, mask=valid, other=0.0)
-            v = tl.load(v_ptr + start + offs, mask=valid, other=0.0)
-            m, l, acc = attend(q, k, v, m, l, acc, keys, length, scale, True)  # noqa: E741
+            m, l, acc = attend(q, k, v_ptr + start + offs, valid, m, l, acc, scale, True)  # noqa: E741
     if WHOLE:
         y = acc / l[:, None]
         tl.store(out_ptr + q_rows[:, None] * D + offs_d[None, :], y.to(out_ptr.dtype.element_ty), mask=used)

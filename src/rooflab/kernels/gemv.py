@@ -173,10 +173,10 @@ def chained_kernel(
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()  # the next kernel may start as soon as there is room
         tl.extra.cuda.gdc_wait()  # x is the last kernel's result
-    acc = products(w, vector(x_ptr, 0, K, BLOCK_K), BLOCK_N, BLOCK_K)
+    acc = w.to(tl.float32) * vector(x_ptr, 0, K, BLOCK_K)[None, :]  # (BLOCK_N, BLOCK_K)  2 BLOCK_N BLOCK_K FLOP
     for start in tl.range(BLOCK_K, K, BLOCK_K, num_stages=STAGES):
         w = weights(w_ptr, offs_n, start, N, K, BLOCK_K)
-        acc += products(w, vector(x_ptr, start, K, BLOCK_K), BLOCK_N, BLOCK_K)
+        acc += w.to(tl.float32) * vector(x_ptr, start, K, BLOCK_K)[None, :]
     y = tl.sum(acc, axis=1)
     tl.store(out_ptr + offs_n, y.to(out_ptr.dtype.element_ty), mask=offs_n < N)
 
