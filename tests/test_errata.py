@@ -1,9 +1,10 @@
-"""Each erratum of the source notes: the right figure from the package, its label on the page, and its section.
+"""Each erratum, of the notes or of this book: the right figure from the package, its label on the page, its section.
 
 The expected values are written out: from the derivation beside them, a data sheet or the paper that the page cites.
 """
 
 import inspect
+import os
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from pytest import approx
 
-from rooflab import ledger, numerics, step
+from rooflab import ledger, numerics, step, timing
 from rooflab.experiments import dram_bytes, results
 from rooflab.hardware import device, devices
 from rooflab.ledger import WORKLOADS
@@ -532,6 +533,32 @@ def the_shares_of_the_first_are_in_the_paper_on_the_second():
     assert (1 / 16) / (4 * 128 / 8192) == 1
 
 
+# Of this book --------------------------------------------------------------------------------------------------------
+
+
+@erratum("own-launches", 1)
+def the_profilers_hooks_leave_the_process():
+    """What is timed after a count of launches is launched as fast as before: the profiler is told to leave."""
+    seen = []
+
+    class Profiler:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            seen.append(os.environ.get("TEARDOWN_CUPTI"))  # read when the profiler ends
+
+        def export_chrome_trace(self, path):
+            Path(path).write_text('{"traceEvents": []}', encoding="utf-8")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "require_gpu", lambda: None)
+        patch.setattr(torch.cuda, "synchronize", lambda: None)
+        patch.setattr(torch.profiler, "profile", lambda **how: Profiler())
+        assert timing.count_launches(lambda: None) == 0
+    assert seen == ["1"]
+
+
 # The page ------------------------------------------------------------------------------------------------------------
 
 
@@ -554,7 +581,7 @@ def test_the_right_figure(label):
 def test_the_entry_says_both_and_leads_to_its_section(label):
     text, (where, _) = entry(label), ERRATA[label]
     assert text.startswith("\n### ")
-    for word in ("The notes", "Right"):
+    for word in ("This book, until" if label.startswith("own-") else "The notes", "Right"):
         assert word in text
     assert "```{code-cell}" in text, "a derivation or an experiment"
     cited = {key for group in re.findall(r"\{cite\}`([^`]+)`", text) for key in group.split(",")}

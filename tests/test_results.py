@@ -29,7 +29,8 @@ def mine(root, experiment, device="my-gpu", factor=3):
 
 def test_the_banner_says_replayed_from_what_and_when():
     text = results("norm").banner()
-    assert text.startswith("norm: replayed from a record. NVIDIA H200, 2026-11-29, PyTorch 2.11.0, Triton 3.6.0")
+    assert text.startswith("norm: replayed from a record. NVIDIA H200, 2026-11-30, PyTorch 2.11.0, Triton 3.6.0")
+    assert "; NVIDIA H200, 2026-11-29, PyTorch" in text, "of both runs that its rows name"
     assert "your" not in text and results("norm")._repr_html_().startswith('<p class="rooflab-banner">')
 
 

@@ -256,7 +256,10 @@ fastest = Judged(
 )
 
 
-def _launch_bound(measurements, version, key="wall_s", factor=0.5, turned=False) -> list:
+_BOUND = 0.8  # a launch-bound version is busy on the GPU for less than this share of its wall time
+
+
+def _launch_bound(measurements, version, key="wall_s", factor=_BOUND, turned=False) -> list:
     return sorted(
         row["case"]["rows"]
         for row in measurements
@@ -265,7 +268,7 @@ def _launch_bound(measurements, version, key="wall_s", factor=0.5, turned=False)
 
 
 def _all_versions_launch_bound(measurements, version) -> list:
-    return sorted(row["case"]["rows"] for row in measurements if row["time_s"] < 0.5 * row["wall_s"])
+    return sorted(row["case"]["rows"] for row in measurements if row["time_s"] < _BOUND * row["wall_s"])
 
 
 def _each_version(right, wrong):
@@ -284,10 +287,12 @@ launch_bound = Judged(
         {
             "those are the sizes at which the GPU is busy": lambda *g: _launch_bound(*g, turned=True),
             "use the rows of the one version only": _all_versions_launch_bound,
-            "less than half of the wall time, not less than all of it": lambda *g: _launch_bound(*g, factor=1),
-            "half of the wall time, not twice the wall time": lambda *g: _launch_bound(*g, factor=2),
+            "less than 0.8 of the wall time, not less than all of it": lambda *g: _launch_bound(*g, factor=1),
+            "0.8 of the wall time, not 0.8 of the GPU time": lambda *g: _launch_bound(*g, factor=1 / _BOUND),
             "sort the sizes": lambda rows, version: [
-                row["case"]["rows"] for row in rows if row["version"] == version and row["time_s"] < 0.5 * row["wall_s"]
+                row["case"]["rows"]
+                for row in rows
+                if row["version"] == version and row["time_s"] < _BOUND * row["wall_s"]
             ],
         },
     ),

@@ -362,7 +362,7 @@ def qkv_cache_kernel(
 
 @triton.jit
 def attend(q, k, v_ptrs, valid, m, l, acc, scale, MASK: tl.constexpr):  # noqa: E741
-    """Return online softmax's state m, l, acc with a block of keys added: 4 ROWS BLOCK D FLOP.
+    """Return online softmax's maximum, sum and output with a block of keys added: 4 ROWS BLOCK D FLOP.
 
     If MASK, keys that are not `valid`, (BLOCK, 1), do not count, and their values, which may be NaN, are not read.
     """
@@ -381,7 +381,6 @@ def attend(q, k, v_ptrs, valid, m, l, acc, scale, MASK: tl.constexpr):  # noqa: 
 # Grid: (B h_kv, splits); the parts differ by one block at most, and are empty where the context has fewer blocks.
 # HBM traffic per program: reads 2 L d_h / splits elements of K and V once, writes GROUP (d_h + 2) in fp32.
 # This version: online softmax along a part; a group shares its loads, padded to the 16 rows that a Tensor Core takes.
-# If it starts early, only q and the newest block, with the token just written, wait; the latter counts as two blocks.
 @triton.jit
 def split_kernel(
     q_ptr, k_ptr, v_ptr, position_ptr, out_ptr, partial_ptr, state_ptr, capacity, h_kv, position_stride, splits,
@@ -395,6 +394,7 @@ def split_kernel(
     position = tl.load(position_ptr + kv_head // h_kv * position_stride)
     length = tl.minimum(position.to(tl.int32) + 1, capacity)
     blocks = tl.cdiv(length, BLOCK)
+    # Early, only q and the newest block, where the token just written is, wait; that block counts as two.
     if EARLY:
         ready, units = blocks - 1, blocks + 1
     else:

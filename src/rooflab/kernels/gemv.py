@@ -184,8 +184,7 @@ def chained_kernel(
 # One program: BLOCK_N elements of the result.
 # Grid: ceil(N / BLOCK_N) programs.
 # HBM traffic per program: reads BLOCK_N K elements of W, writes BLOCK_N; vectors are in L2.
-# This version: residual and half a norm inside; blocks beyond the first are asked for before the wait, too. Attention,
-# which runs before it, leaves HBM idle, and room on the SMs: most of W can be there when it ends.
+# This version: residual and half a norm inside; blocks beyond the first are asked for before the wait, too.
 @triton.jit
 def added_rows_kernel(
     x_ptr, w_ptr, residual_ptr, norm_ptr, out_ptr, scaled_ptr, squares_ptr, N, K, EARLY: tl.constexpr,
@@ -200,6 +199,7 @@ def added_rows_kernel(
     acc = tl.zeros((BLOCK_N, BLOCK_K // 8), tl.float32)
     residual = tl.zeros((BLOCK_N,), residual_ptr.dtype.element_ty)
     # At least one turn, since the wait is in the first: the loop's loads of W begin before it, STAGES - 1 blocks ahead.
+    # Attention, which runs before it, leaves HBM idle and room on the SMs: most of W can be there when it ends.
     for start in tl.range(BLOCK_K, tl.maximum(K, BLOCK_K + 1), BLOCK_K, num_stages=STAGES):
         w = weights(w_ptr, offs_n, start, N, K, BLOCK_K)
         if start == BLOCK_K:

@@ -1,5 +1,5 @@
 # misconception: any time beyond the GPU time counts
-# expects: less than half of the wall time
+# expects: less than 0.8 of the wall time
 
 
 def launch_bound_sizes(measurements, version):

@@ -6,5 +6,5 @@ def launch_bound_sizes(measurements, version):
     return sorted(
         row["case"]["rows"]
         for row in measurements
-        if row["version"] == version and row["time_s"] >= 0.5 * row["wall_s"]
+        if row["version"] == version and row["time_s"] >= 0.8 * row["wall_s"]
     )
