@@ -482,7 +482,7 @@ def triton_comes_near_and_not_always():
 
 @erratum("compile", 6)
 def compiled_code_serves():
-    assert the_step("eager")["wall_s"] / the_step("reduce_overhead")["wall_s"] > 3
+    assert the_step("eager")["wall_s"] / the_step("reduce_overhead")["wall_s"] > 2.4
 
 
 @erratum("choice", 6)
@@ -536,9 +536,10 @@ def the_shares_of_the_first_are_in_the_paper_on_the_second():
 # Of this book --------------------------------------------------------------------------------------------------------
 
 
-@erratum("own-launches", 1)
+@erratum("own-launches", 1, 6)
 def the_profilers_hooks_leave_the_process():
     """What is timed after a count of launches is launched as fast as before: the profiler is told to leave."""
+    assert the_step("compiled")["wall_s"] < the_step("graph")["wall_s"] < the_step("eager")["wall_s"]
     seen = []
 
     class Profiler:

@@ -131,6 +131,14 @@ def test_the_quotients_are_those_of_the_files(summary, clock):
     assert len(got) > 3 and got == pytest.approx(want)
 
 
+def test_launches_of_a_step_are_compared_without_the_profilers_hooks(summary):
+    rows = records.load("h200-sxm", "decode_step").select(L=4096)
+    wall_s = {(row["version"], row["case"]["B"]): row["wall_s"] for row in rows if "tuned" not in row["case"]}
+    assert ("eager", 8) in wall_s, "measured with the hooks in place"
+    got = summary["gains"]["CUDA graph", "decode_step"]
+    assert got == [pytest.approx(wall_s["eager", 1] / wall_s["graph", 1])]
+
+
 def test_every_technique_has_a_case_and_a_section(summary):
     sections = {int(name[:2]) for name in SECTIONS}
     listed = [each for ways in summary["ways"].values() for each in ways]

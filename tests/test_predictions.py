@@ -231,9 +231,9 @@ def test_kernels_of_a_step_are_those_of_its_layers():
     assert a_step("eager")["launches"] == layers * (32 + 3) + 12 + 1
     # Compiled: 4 products, 2 sums of split products, attention in 2, and 6 fused kernels; embedding, head, head's one.
     assert a_step("compiled")["launches"] == layers * 14 + 3
-    # Ours: a product, rotation, two of attention, three products; embedding, first norm and head; the token's copy.
+    # Ours: a product, two of attention, three products; embedding, first norm and head; the token's copy.
     for length in (1024, 4096, 32768):
-        assert a_step("triton", L=length)["launches"] == layers * 7 + 3 + 1
+        assert a_step("triton", L=length)["launches"] == layers * 6 + 3 + 1
     # A graph takes no kernel away: the token is copied to where it looks for it.
     assert a_step("graph")["launches"] == a_step("eager")["launches"] + 1
     assert a_step("reduce_overhead")["launches"] == a_step("compiled")["launches"] + 1
@@ -243,18 +243,20 @@ def test_what_each_way_to_launch_a_step_gains():
     ways = ("eager", "compiled", "reduce_overhead", "graph", "triton")
     wall = {name: a_step(name)["wall_s"] for name in ways}
     gpu = {name: a_step(name)["time_s"] for name in ways}
-    # Launched one by one, the host is the limit; no less than the launch floor, which cheaper kernels set.
+    # Launched one by one, no less than the launch floor, which cheaper kernels set; eager's thousand wait for the host.
     floor_s = ceilings("h200-sxm")["launch eager"].rate
     for name in ("eager", "compiled"):
         assert wall[name] >= a_step(name)["launches"] * floor_s
-        assert wall[name] > 1.25 * gpu[name]  # the summary's "well above"
+    assert wall["eager"] > 1.25 * gpu["eager"]  # the summary's "well above"
+    assert wall["compiled"] < wall["graph"]  # fewer kernels gain more than a graph of all
     for name in ("graph", "reduce_overhead", "triton"):
         assert wall[name] <= 1.05 * gpu[name]
     demand = EXPERIMENTS["decode_step"].demand(a_step("triton")["case"], "triton")
     bound_s = demand.traffic["hbm"] / ceilings("h200-sxm")["read"].rate
     assert bound_s < min(gpu.values())
-    assert 1.2 * gpu["triton"] <= min(gpu[name] for name in ways if name != "triton")
-    assert bound_s >= 0.87 * gpu["triton"]
+    (tuned,) = records.load("h200-sxm", "decode_step").select("max_autotune")
+    best_s = min(tuned["wall_s"], *(wall[name] for name in ways if name != "triton"))
+    assert best_s >= 1.15 * wall["triton"] and bound_s >= 0.90 * wall["triton"]
 
 
 def test_a_longer_context_costs_its_bytes_and_some_more():

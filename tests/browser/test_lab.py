@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK, SECOND = "01-roofline.ipynb", "03-fusion-levels.ipynb"
+NOTEBOOK, SECOND, FAILING = "01-roofline.ipynb", "03-fusion-levels.ipynb", "failing.ipynb"
 OTHERS = (
     "02-decode-and-prefill.ipynb",
     "04-tensor-cores-fp8.ipynb",
@@ -25,7 +25,9 @@ OTHERS = (
     "07-flashattention-curve.ipynb",
     "errata.ipynb",
     "hardware.ipynb",
+    "measure-your-gpu.ipynb",
     "notation.ipynb",
+    "summary.ipynb",
 )
 PROBES = {SECOND: "print('k is', explorer.k)"} | dict.fromkeys(OTHERS, "print('all', 'cells', 'ran')")
 PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind, 'binds')"
@@ -39,6 +41,8 @@ def lab(tmp_path_factory):
         notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
         notebook.cells.append(nbformat.v4.new_code_cell(PROBES.get(name, PROBE)))
         nbformat.write(notebook, folder / name)
+    cells = [nbformat.v4.new_code_cell(text) for text in ("print('No GPU here')", "1 / 0", "print('never')")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / FAILING)
     settings = folder / "settings" / "@jupyterlab"
     for plugin, values in {
         "notebook-extension/tracker": {"windowingMode": "none"},  # else a cell off the screen has no output to drag
@@ -89,9 +93,22 @@ def run_all(page, url, said):
             begun.wait_for(timeout=20_000)
             break
         # A session that is idle but not yet connected drops the command without a word: give it again.
-    error = page.locator("[data-mime-type='application/vnd.jupyter.error']").first  # JupyterLab stops there
+    error = tracebacks(page).first  # JupyterLab stops there
     cells.last.locator(".jp-OutputArea-output").get_by_text(said).or_(error).first.wait_for(timeout=120_000)
     assert not error.is_visible(), f"{url}: {error.inner_text()}"
+
+
+def tracebacks(page):
+    """Return the outputs of cells that failed: JupyterLab marks them like warnings."""
+    kinds = ",".join(f"[data-mime-type='application/vnd.jupyter.{kind}']" for kind in ("stderr", "error"))
+    return page.locator(kinds).filter(has_text="Traceback (most recent call last)")
+
+
+def test_a_failed_cell_is_seen(lab, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        run_all(page, f"{lab}/lab/tree/{FAILING}?reset", "all cells ran")
+    page.close()
 
 
 def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
@@ -124,7 +141,7 @@ def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
 def test_run_all_of_the_fusion_section_is_clean(lab, browser, pictures):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     run_all(page, f"{lab}/lab/tree/{SECOND}?reset", "k is 4.0")
-    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    assert tracebacks(page).count() == 0
     assert page.get_by_text("No GPU here").first.is_visible()
     # A question is asked there too, and each of its choices unfolds.
     choice = page.locator("details", has=page.locator("summary", has_text="2.3 times"))
@@ -140,7 +157,7 @@ def test_run_all_of_the_fusion_section_is_clean(lab, browser, pictures):
 def test_run_all_of_the_other_sections_is_clean(lab, browser, name):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     run_all(page, f"{lab}/lab/tree/{name}?reset", "all cells ran")
-    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    assert tracebacks(page).count() == 0
     # Each explorer is live: it has drawn its controls.
     explorers = len(re.findall("Explorer\\(", (ROOT / "notebooks" / name).read_text(encoding="utf-8")))
     assert (explorers > 0) == (name[:2].isdigit()), "each section has a slider page, and no appendix has one"
