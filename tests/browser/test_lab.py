@@ -42,7 +42,7 @@ def lab(tmp_path_factory):
         notebook.cells.append(nbformat.v4.new_code_cell(PROBES.get(name, PROBE)))
         nbformat.write(notebook, folder / name)
     cells = [nbformat.v4.new_code_cell(text) for text in ("print('No GPU here')", "1 / 0", "print('never')")]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / FAILING)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata), folder / FAILING)
     settings = folder / "settings" / "@jupyterlab"
     for plugin, values in {
         "notebook-extension/tracker": {"windowingMode": "none"},  # else a cell off the screen has no output to drag
@@ -158,8 +158,7 @@ def test_run_all_of_the_other_sections_is_clean(lab, browser, name):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     run_all(page, f"{lab}/lab/tree/{name}?reset", "all cells ran")
     assert tracebacks(page).count() == 0
-    # Each explorer is live: it has drawn its controls.
-    explorers = len(re.findall("Explorer\\(", (ROOT / "notebooks" / name).read_text(encoding="utf-8")))
-    assert (explorers > 0) == (name[:2].isdigit()), "each section has a slider page, and no appendix has one"
-    assert page.locator(".rooflab").count() == explorers
+    if name[:2].isdigit():  # each section has a slider page; each explorer is live: it has drawn its controls
+        explorers = len(re.findall("Explorer\\(", (ROOT / "notebooks" / name).read_text(encoding="utf-8")))
+        assert page.locator(".rooflab").count() == explorers > 0
     page.close()
