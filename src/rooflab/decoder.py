@@ -307,7 +307,8 @@ def step_in_triton(weights: Weights, cache: Cache, tokens: torch.Tensor) -> torc
 
     They read the position on the GPU, so one graph serves all lengths. For one sequence a layer is 6 kernels: rotation,
     cache, gate, residual sum and norm are inside the products. For more, the products are the library's, and a layer
-    is 11 kernels. Each of ours starts while the one before it ends, except after the library's.
+    is 10 kernels, or 9 where attention is not split, beside what the library adds. Each of ours starts while the one
+    before it ends, except after the library's.
     """
     if decode is None:
         raise DecoderError("these kernels need Triton: pip install 'rooflab[gpu]'")

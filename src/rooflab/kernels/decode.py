@@ -21,7 +21,7 @@ QKV = dict(PAIRS=2, BLOCK_K=1024, STAGES=2, num_warps=2)
 ATTENTION = {2: dict(TILE=4096, STAGES=3, num_warps=1), 4: dict(TILE=2048, STAGES=3, num_warps=4)}
 MANY_HEADS = dict(TILE=8192, STAGES=3, num_warps=4)
 PROGRAMS_PER_SM = 3
-MAX_SPLITS = 256  # combine holds one column of all splits at once
+MAX_SPLITS = 256  # combine holds COMBINE_COLS columns of all splits at once
 COMBINE_COLS = 32  # of a head's d_h results per program: 4 programs for each head of 128
 
 
@@ -173,7 +173,9 @@ def attention_config(heads, element_size, sms):
 
 
 def split_count(heads, capacity, block, sms):
-    """Return among how many programs the context of each of `heads` key heads is split: all fit on the GPU at once.
+    """Return among how many programs the context of each of `heads` key heads is split.
+
+    All of them fit on the GPU at once, if one for each head does.
 
     >>> split_count(8, 32768, 32, 132), split_count(64, 4096, 32, 132), split_count(512, 4096, 32, 132)
     (49, 6, 1)
@@ -324,7 +326,7 @@ def rope_cache_kernel(
 # One program: PAIRS pairs of one head of q, of k, or of v: 2 PAIRS rows of W, half a head apart.
 # Grid: (h + 2 h_kv) d_h / (2 PAIRS) programs.
 # HBM traffic per program: reads 2 PAIRS K elements of W, writes 2 PAIRS; vectors and rows of cos and sin are in L2.
-# This version: the product with half a norm, rotation and cache write inside: no kernel stands before attention.
+# This version: half a norm, rotation and cache write inside the product: attention follows it without a kernel between.
 @triton.jit
 def qkv_cache_kernel(
     x_ptr, squares_ptr, w_ptr, cos_ptr, sin_ptr, position_ptr, k_ptr, v_ptr, out_ptr, K, count, eps, capacity, h, h_kv,
@@ -438,7 +440,7 @@ def split_kernel(
         y = acc / l[:, None]
         tl.store(out_ptr + q_rows[:, None] * D + offs_d[None, :], y.to(out_ptr.dtype.element_ty), mask=used)
     else:
-        # An empty part says so by m = -inf, and leaves its sum unwritten.
+        # An empty part says so by m = -inf, and leaves its output unwritten.
         at = q_rows * splits + split
         n_rows = tl.num_programs(0).to(tl.int64) * GROUP
         tl.store(state_ptr + at, m, mask=rows < GROUP)

@@ -148,7 +148,7 @@ def vector(x_ptr, start, K, BLOCK_K: tl.constexpr):
 def products(w, x, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     """Return sums of 8 neighbouring products of each row, (BLOCK_N, BLOCK_K / 8): 2 BLOCK_N BLOCK_K FLOP.
 
-    A thread holds 8 neighbours, one load of 16 bytes, so no thread waits for another, and the sum of all blocks takes
+    A thread holds 8 neighbours, 16 bytes of bf16, so that no thread waits for another, and the sum of all blocks takes
     an eighth of the registers that their products would: more programs fit on an SM.
     """
     return tl.sum(tl.reshape(w.to(tl.float32) * x[None, :], (BLOCK_N, BLOCK_K // 8, 8)), axis=2)
@@ -156,7 +156,7 @@ def products(w, x, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def rms_divisor(squares, K, eps):
-    """Return 1 / rms of K numbers from the sums of their squares."""
+    """Return 1 / rms of K numbers, to multiply by, from the sums of their squares."""
     return tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
 
 
@@ -183,7 +183,7 @@ def chained_kernel(
 
 # One program: BLOCK_N elements of the result.
 # Grid: ceil(N / BLOCK_N) programs.
-# HBM traffic per program: reads BLOCK_N K elements of W, writes BLOCK_N; vectors are in L2.
+# HBM traffic per program: reads BLOCK_N K elements of W, writes 2 BLOCK_N and an fp32 sum; vectors are in L2.
 # This version: residual and half a norm inside; blocks beyond the first are asked for before the wait, too.
 @triton.jit
 def added_rows_kernel(
@@ -199,7 +199,7 @@ def added_rows_kernel(
     acc = tl.zeros((BLOCK_N, BLOCK_K // 8), tl.float32)
     residual = tl.zeros((BLOCK_N,), residual_ptr.dtype.element_ty)
     # At least one turn, since the wait is in the first: the loop's loads of W begin before it, STAGES - 1 blocks ahead.
-    # Attention, which runs before it, leaves HBM idle and room on the SMs: most of W can be there when it ends.
+    # Attention, before a layer's first such product, leaves HBM idle at its end: what is there by then costs no time.
     for start in tl.range(BLOCK_K, tl.maximum(K, BLOCK_K + 1), BLOCK_K, num_stages=STAGES):
         w = weights(w_ptr, offs_n, start, N, K, BLOCK_K)
         if start == BLOCK_K:
