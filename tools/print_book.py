@@ -33,10 +33,15 @@ CHROMIUM_ARGS = [
 # A4 with the margins of print.css: what is left for text, in whole CSS pixels of 1/96 inch, and one to spare.
 TEXT_WIDTH_PX = int((210 - 2 * 16) / 25.4 * 96) - 1
 SMALLEST_PX = 9  # 6.75 pt, for wide tables and listings
+MAX_PRINTS = 5
 
 
 class CutOff(ValueError):
     """Something on a page is wider than the paper."""
+
+
+class UnstableError(RuntimeError):
+    """Each print moves places to other pages than the one before said."""
 
 
 def chromium():
@@ -72,10 +77,15 @@ def print_book(browser, site=check_site.SITE, names=None):
         page.add_style_tag(content=STYLE.read_text(encoding="utf-8"))
         if cut := page.evaluate("smallest => fitAndFindCut(smallest)", SMALLEST_PX):
             raise CutOff("wider than the paper:\n" + "\n".join(cut))
-        settings = dict(prefer_css_page_size=True, print_background=True)
-        # The first print says on which page each place is; the second shows it.
-        page.evaluate("numbers => setPageNumbers(numbers)", page_numbers(page.pdf(**settings)))
-        return page.pdf(**settings, outline=True, tagged=True)
+        settings = dict(prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
+        # A print says on which page each place is, and the next one shows it, which can move a place across pages.
+        shown = None
+        for _ in range(MAX_PRINTS):
+            pdf = page.pdf(**settings)
+            if (numbers := page_numbers(pdf)) == shown:
+                return pdf
+            page.evaluate("numbers => setPageNumbers(numbers)", shown := numbers)
+        raise UnstableError(f"page numbers still changed after {MAX_PRINTS} prints")
     finally:
         context.close()
 
