@@ -64,7 +64,10 @@ def page_numbers(pdf):
 
 
 def print_book(browser, site=check_site.SITE, names=None):
-    """Return the PDF of the site's pages `names`, by default the whole book; CutOff says what is too wide for it."""
+    """Return the PDF of the site's pages `names`, by default the whole book.
+
+    Raises CutOff, which says what is too wide for it, and UnstableError if its page numbers never hold.
+    """
     names = names or page_names()
     pages = [{"name": name, "html": (site / name).read_text(encoding="utf-8")} for name in names]
     context = browser.new_context(color_scheme="light", viewport={"width": TEXT_WIDTH_PX, "height": 1000})
