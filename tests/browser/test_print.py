@@ -115,9 +115,9 @@ def test_the_contents_name_the_right_pages(reader, begins, texts):
 
 def test_page_numbers_that_never_hold_are_not_printed(browser, monkeypatch):
     prints = iter(range(100))
-    monkeypatch.setattr(print_book, "page_numbers", lambda pdf: {"further-reading": next(prints)})
+    monkeypatch.setattr(print_book, "page_numbers", lambda pdf: {"notation": next(prints)})
     with pytest.raises(print_book.UnstableError, match="still changed after 5 prints"):
-        print_book.print_book(browser, names=["further-reading.html"])
+        print_book.print_book(browser, names=["notation.html"])
 
 
 def test_every_link_leads_to_a_place_in_the_book_or_to_a_known_address(reader, begins):
