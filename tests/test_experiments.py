@@ -1,10 +1,12 @@
 """The campaign, on a fake GPU: resume, skips with reasons, refusals, interrupts. Real timing is in tests/gpu."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from rooflab import kernels, records  # noqa: E402
+from rooflab import kernels, provenance, records  # noqa: E402
 from rooflab.experiments import EXPERIMENTS, Campaign, Gpu, counters, device_id, named  # noqa: E402
 from rooflab.experiments import campaign as module  # noqa: E402
 from rooflab.experiments.base import Call  # noqa: E402
@@ -225,3 +227,45 @@ def test_versions_that_a_case_does_not_have_are_named(fake, tmp_path):
     assert {row["version"] for row in record.rows} == {"eager"}
     reason = "not for this case, not on this GPU, or not installed"
     assert record.skipped[0] == {"case": {"n": 1}, "versions": ["fused"], "reason": reason} and reason in said[0]
+
+
+class FakeNvml:
+    """Three GPUs, which NVML numbers and names."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, uuids):
+        self.uuids = uuids
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return self.uuids[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid not in self.uuids:
+            raise self.NVMLError
+        return uuid
+
+    def nvmlDeviceGetName(self, handle):
+        return handle
+
+
+@pytest.mark.parametrize(
+    ("visible", "here", "found"),
+    [
+        (None, None, "GPU-a"),
+        ("2", None, "GPU-c"),
+        ("1,0", None, "GPU-b"),
+        ("GPU-c,GPU-a", None, "GPU-c"),
+        (None, "b", "GPU-b"),  # CUDA puts the fastest first, NVML goes by the bus
+        ("1", "MIG-of-b", "GPU-b"),
+    ],
+)
+def test_what_is_observed_is_the_gpu_that_cuda_sees_first(visible, here, found, monkeypatch):
+    monkeypatch.setattr(provenance, "_nvml", lambda: FakeNvml(["GPU-a", "GPU-b", "GPU-c"]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: here is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=here))
+    assert provenance.gpu_here() == f"GPU here: {found}."

@@ -252,11 +252,30 @@ def test_what_an_empty_part_holds_is_not_used(dtype, monkeypatch):
     check_attention(out, q, k, v, position)
 
 
-def test_split_count():
-    assert decode.split_count(8, 32768, 32, 132) == 49 == 3 * 132 // 8
-    assert decode.split_count(8, 100, 32, 132) == 4, "not more than blocks"
-    assert decode.split_count(4096, 1024, 32, 132) == 1
-    assert decode.split_count(1, 1 << 20, 32, 132) == decode.MAX_SPLITS
+def test_attention_plan():
+    def plan(heads, capacity, early=False, size=2):
+        return decode.attention_plan(heads, capacity, size, 132, early)
+
+    assert plan(8, 4096) == (decode.ONE_WARP, 49), "three programs for each of 132 SMs: 396 for 8 heads"
+    assert plan(8, 4096, early=True) == (decode.ONE_WARP, 66)
+    assert plan(8, 32768, early=True) == (decode.DEEP, 33)
+    assert plan(1, 64, size=4) == (decode.FP32, 396)
+    assert plan(2000, 64, size=4) == (decode.FP32, 1)
+    for early in (False, True):
+        assert plan(256, 4096, early) == (decode.TWO_WARPS, 1), "all at once"
+        assert plan(256, 32768, early) == (decode.WIDE, 1), "all at once"
+        assert plan(512, 4096, early) == (decode.ONE_WARP, 1), "all at once"
+        assert plan(512, 32768, early) == (decode.WIDE, 4), "2048 programs, in five rounds of 396"
+        assert plan(2048, 1024, early) == (decode.WIDE, 1)
+
+
+def test_a_context_has_no_more_parts_than_blocks(monkeypatch):
+    monkeypatch.setattr(decode, "sm_count", lambda device: 1000)
+    q, (k, v) = normal(1, 2, 64), caches(1, 1, 70, 64, at(69))
+    seen = []
+    monkeypatch.setattr(torch, "empty", lambda *shape, **options: seen.append(shape) or torch.zeros(*shape, **options))
+    check_attention(decode.split_attention(q, k, v, at(69)), q, k, v, at(69))
+    assert (2, 3, 64) in [shape[0] for shape in seen if shape and isinstance(shape[0], tuple)], "32 keys to a block"
 
 
 # SwiGLU --------------------------------------------------------------------------------------------------------------

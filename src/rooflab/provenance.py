@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,22 +18,32 @@ PACKAGE = Path(__file__).parent
 
 @functools.cache
 def _nvml():
-    """Return (pynvml, handle of the first GPU), or (None, None) where NVML cannot be used."""
+    """Return pynvml, or None where NVML cannot be used."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
+        return pynvml
     except Exception:  # no driver, no library, no permission: the record then says null
-        return None, None
+        return None
+
+
+def _handle(nvml):
+    """Return NVML's handle of the first GPU that CUDA sees: NVML itself numbers all of them, in an order of its own."""
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_initialized():
+        with contextlib.suppress(nvml.NVMLError):  # a part of a GPU, by MIG, has no such name
+            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if first.startswith("GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(first)
+    return nvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
 
 
 def _read(function) -> float | str | None:
-    nvml, handle = _nvml()
-    if nvml is None:
-        return None
-    with contextlib.suppress(nvml.NVMLError):
-        return function(nvml, handle)
+    if nvml := _nvml():
+        with contextlib.suppress(nvml.NVMLError):
+            return function(nvml, _handle(nvml))
     return None
 
 
@@ -68,7 +79,7 @@ def collect() -> dict:
 
 
 def gpu_here() -> str:
-    """Return one sentence that names the first GPU of this machine, or says that there is none; needs no torch.
+    """Return one sentence that names the first GPU that CUDA sees, or says that there is none; needs no torch.
 
     >>> gpu_here().startswith(("GPU here: ", "No GPU here: "))
     True

@@ -228,7 +228,7 @@ def _ladder(case: dict, versions):
 
 # Versions that need TMA or dependent launches (sm_90 and later), or wgmma (sm_90 alone).
 _FROM_SM90 = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block", "chained_graph", "triton", "split"}
-_FROM_SM90 |= {"fa2", "flash_attn_4"}
+_FROM_SM90 |= {"split_stack", "fa2", "flash_attn_4"}
 _WGMMA = {"warp_specialised", "fp8_block_specialised", "fa3", "fa3_fp8"}
 
 
@@ -772,10 +772,17 @@ def _decode_attention_cases(gpu: Gpu, quick: bool):
                     yield case
 
 
+STACK = 32  # layers, each with a cache of its own, in the versions that run one after the other
+
+
 def _decode_attention_demand(case: dict, version: str) -> Demand:
     size = DTYPE_BYTES[case["dtype"]]
     values = {name: case[name] for name in ("B", "L", "h", "h_kv", "d_h")}
-    return ledger.WORKLOADS["attention"].demand(**values, s=1, c=1, b_kv=size, b_a=size)
+    found = ledger.WORKLOADS["attention"].demand(**values, s=1, c=1, b_kv=size, b_a=size)
+    if not version.endswith("_stack"):
+        return found
+    work, traffic = ({key: STACK * value for key, value in each.items()} for each in (found.work, found.traffic))
+    return Demand(found.title, work, traffic, STACK * found.launches)
 
 
 def _decode_attention(case: dict, versions):
@@ -783,46 +790,64 @@ def _decode_attention(case: dict, versions):
 
     from .. import timing
     from ..kernels import decode as kernels
+    from ..kernels import gemv
 
     batch, h, h_kv, length, d_h = (case[name] for name in ("B", "h", "h_kv", "L", "d_h"))
     q = _normal(batch, h, 1, d_h, dtype=case["dtype"])
-    # Drawn a sequence at a time: in fp32 all of them at once would not fit.
-    k, v = (torch.empty(batch, h_kv, length, d_h, device="cuda", dtype=q.dtype) for _ in range(2))
-    for i in range(batch):
-        k[i], v[i] = (_normal(h_kv, length, d_h, dtype=case["dtype"], seed=SEED + 1 + 2 * i + j) for j in range(2))
+    last = torch.tensor([length - 1], device="cuda")
 
-    def run():
+    def cache(layer):
+        # Drawn a sequence at a time: in fp32 all of them at once would not fit.
+        k, v = (torch.empty(batch, h_kv, length, d_h, device="cuda", dtype=q.dtype) for _ in range(2))
+        for i in range(batch):
+            seed = SEED + 1 + 2 * (batch * layer + i)
+            k[i], v[i] = (_normal(h_kv, length, d_h, dtype=case["dtype"], seed=seed + j) for j in range(2))
+        return k, v
+
+    def library(k, v, early):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=h_kv != h)
 
-    def reference():
-        some = [0, batch - 1]
+    def ours(k, v, early):
+        return kernels.split_attention(q[:, :, 0], k, v, last, early=early).unsqueeze(2)
+
+    versions = [name for name in versions if _runs_here(name)]
+    stacked = [name for name in versions if name.endswith("_stack")]
+    room = torch.cuda.get_device_properties(0).total_memory // 4
+    if batch > 1 or STACK * 2 * h_kv * length * d_h * q.element_size() > room:
+        versions = [name for name in versions if name not in stacked]
+        stacked = []
+    caches = [cache(layer) for layer in range(STACK if stacked else 1)]
+    some = [0, batch - 1]
+
+    def calls_of(name):
+        layers = caches if name in stacked else caches[:1]
+        attend = ours if name.startswith("split") else library
+        # In a stack, as in a step, ours starts while the kernel before it ends.
+        early = name in stacked and gemv.can_start_early(q)
+
+        def run():
+            return [attend(k, v, early) for k, v in layers]
+
+        results = []
+        call = run if name == "eager" else timing.graphed(lambda: results.__setitem__(slice(None), run()))
+
+        def outputs():
+            for out in results:  # a graph writes where it wrote before
+                out.fill_(float("nan"))
+            found = call() or results
+            return torch.cat([found[0][some], found[-1][some]])
+
+        def reference():
+            return torch.cat([exact(*layers[i]) for i in (0, -1)])
+
+        return call, _proof(outputs, reference, dtype=case["dtype"], length=4, accumulate=torch_dtype(case["dtype"]))
+
+    def exact(k, v):
         keys, values = (each[some].double().repeat_interleave(h // h_kv, dim=1) for each in (k, v))
         weights = torch.softmax(q[some].double() @ keys.transpose(-1, -2) * d_h**-0.5, dim=-1)
         return weights @ values
 
-    results = {}
-    runs = {"eager": run}
-    if "graph" in versions:
-        runs["graph"] = timing.graphed(lambda: results.__setitem__("graph", run()))
-    if "split" in versions and _runs_here("split"):
-        last = torch.tensor([length - 1], device="cuda")
-        runs["split"] = timing.graphed(
-            lambda: results.__setitem__("split", kernels.split_attention(q[:, :, 0], k, v, last).unsqueeze(2))
-        )
-    outputs = {
-        name: lambda name=name: (out if (out := runs[name]()) is not None else results[name])[[0, batch - 1]]
-        for name in runs
-    }
-    kept, kernel = torch_dtype(case["dtype"]), {"split": "decode"}
-    return {
-        name: Call(
-            runs[name],
-            _proof(outputs[name], reference, dtype=case["dtype"], length=4, accumulate=kept),
-            kernel.get(name),
-        )
-        for name in versions
-        if name in runs
-    }
+    return {name: Call(*calls_of(name), "decode" if name.startswith("split") else None) for name in versions}
 
 
 STEP_MODEL = "llama-3-8b"
@@ -1424,7 +1449,7 @@ EXPERIMENTS = {
         Experiment(
             name="decode_attention",
             title="attention of one layer in decode, against batch and context",
-            versions=("eager", "graph", "split"),
+            versions=("eager", "graph", "split", "graph_stack", "split_stack"),
             cases=_decode_attention_cases,
             prepare=_decode_attention,
             demand=_decode_attention_demand,

@@ -13,14 +13,14 @@ HEAD_DIMS = (16, 32, 64, 128, 256)
 SWIGLU = dict(BLOCK=1024, num_warps=4)
 QKV = dict(PAIRS=2, BLOCK_K=1024, STAGES=2, num_warps=2)
 
-# Little's law: 4.8e12 B/s x 700 ns = 3.4 MB must be in flight, 25 KB per SM. Here a program of one warp keeps one to
-# two blocks of K and V on their way (STAGES - 1), 16 KB each; PROGRAMS_PER_SM = 3 of them, 48 to 96 KB per SM. They
-# take 3 x 37 KB of its 228 KB of shared memory, which leaves room for the next kernel's first loads.
-# A single warp: softmax, P and the sums over keys never leave it, so that nothing waits at a barrier.
-# By bytes per element: fp32 has no Tensor Core product without loss, and needs more threads.
-ATTENTION = {2: dict(TILE=4096, STAGES=3, num_warps=1), 4: dict(TILE=2048, STAGES=3, num_warps=4)}
-MANY_HEADS = dict(TILE=8192, STAGES=3, num_warps=4)
-PROGRAMS_PER_SM = 3
+# Little's law: 4.8e12 B/s x 700 ns = 3.4 MB must be in flight, 25 KB per SM. A program keeps STAGES - 1 tiles of K and
+# of V on their way, TILE elements each. With one warp, softmax, P and the sums over keys never leave it, and nothing
+# waits at a barrier. Larger tiles read a little faster where a program has many of them. `attention_plan` chooses.
+ONE_WARP = dict(TILE=4096, STAGES=3, num_warps=1)  # 37 KB of shared memory: up to six programs on an SM
+TWO_WARPS = dict(TILE=8192, STAGES=3, num_warps=2)  # 74 KB: three
+WIDE = dict(TILE=16384, STAGES=2, num_warps=4)  # 74 KB: three
+DEEP = dict(TILE=8192, STAGES=4, num_warps=4)  # 107 KB: two, and much on its way while the kernel before ends
+FP32 = dict(TILE=2048, STAGES=3, num_warps=8)  # no Tensor Core product without loss: more threads share the work
 MAX_SPLITS = 256  # combine holds COMBINE_COLS columns of all splits at once
 COMBINE_COLS = 32  # of a head's d_h results per program: 4 programs for each head of 128
 
@@ -135,19 +135,20 @@ def split_attention(q, k_cache, v_cache, position, out=None, splits=None, early=
         raise KernelError(f"q has shape {tuple(q.shape)}; with these caches give {(B, h, d_h)}")
     stride = _position(position, q)
     out = output(out, q)
-    config = attention_config(B * h_kv, q.element_size(), sm_count(q.device))
+    config, planned = attention_plan(B * h_kv, capacity, q.element_size(), sm_count(q.device), early)
     BLOCK = max(config["TILE"] // d_h, 16)
-    splits = split_count(B * h_kv, capacity, BLOCK, sm_count(q.device)) if splits is None else splits
+    splits = min(planned, triton.cdiv(capacity, BLOCK), MAX_SPLITS) if splits is None else splits
     if not isinstance(splits, int) or not 1 <= splits <= MAX_SPLITS:
         raise KernelError(f"splits is {splits}; choose a whole number from 1 to {MAX_SPLITS}, or None")
     options = _launch(q, early)
+    apart = not early and B * h_kv < sm_count(q.device)
     signal = gemv.can_start_early(q)  # what follows is ours: it may start early on all cards that know how
     # With one split the result is written at once; these are then not used.
     partial = torch.empty((B * h, splits, d_h) if splits > 1 else 1, dtype=torch.float32, device=q.device)
     state = torch.empty((2, B * h, splits) if splits > 1 else 1, dtype=torch.float32, device=q.device)
     split_kernel[(B * h_kv, splits)](
         q, k_cache, v_cache, position, out, partial, state, capacity, h_kv, stride, splits, d_h**-0.5, group,
-        max(triton.next_power_of_2(group), 16), d_h, splits == 1, BLOCK, config["STAGES"], SIGNAL=signal,
+        max(triton.next_power_of_2(group), 16), d_h, splits == 1, apart, BLOCK, config["STAGES"], SIGNAL=signal,
         **options, num_warps=config["num_warps"],
     )  # fmt: skip
     if splits > 1:
@@ -159,28 +160,24 @@ def split_attention(q, k_cache, v_cache, position, out=None, splits=None, early=
     return out
 
 
-def attention_config(heads, element_size, sms):
-    """Return the tile of K and V, the stages and the warps of a program, for `heads` key heads.
+def attention_plan(heads, capacity, element_size, sms, early=False):
+    """Return how a program of split attention is built, and among how many the context of each key head is split.
 
-    Where they fill the SMs without a split, larger tiles are faster. But only three of their programs fit on an SM, so
-    that after a second to fourth round of programs some SMs would be idle for long.
+    Few heads are split so that all programs are on the GPU at once. Many are split only where they would make between
+    one and four rounds of programs, whose last leaves SMs idle for long: if the parts are long enough to be worth it.
 
-    >>> [attention_config(heads, 2, 132)["TILE"] for heads in (8, 256, 512, 2048)]
-    [4096, 8192, 4096, 8192]
+    >>> [attention_plan(heads, 32768, 2, 132)[1] for heads in (8, 64, 256, 512, 2048)]
+    [49, 6, 1, 4, 1]
     """
-    many = element_size == 2 and heads >= sms and not 1 < heads / (PROGRAMS_PER_SM * sms) < 4
-    return MANY_HEADS if many else ATTENTION[element_size]
-
-
-def split_count(heads, capacity, block, sms):
-    """Return among how many programs the context of each of `heads` key heads is split.
-
-    All of them fit on the GPU at once, if one for each head does.
-
-    >>> split_count(8, 32768, 32, 132), split_count(64, 4096, 32, 132), split_count(512, 4096, 32, 132)
-    (49, 6, 1)
-    """
-    return max(min(PROGRAMS_PER_SM * sms // heads, triton.cdiv(capacity, block), MAX_SPLITS), 1)
+    if heads < sms or element_size == 4:
+        config, programs = (FP32 if element_size == 4 else ONE_WARP), 3
+        if early and element_size == 2:  # beside programs of the kernels before and after
+            config, programs = (DEEP, 2) if heads * capacity >= 512 * sms else (ONE_WARP, 4)
+        return config, max(programs * sms // heads, 1)
+    if heads <= 3 * sms:
+        return (WIDE if capacity >= 16384 else TWO_WARPS), 1
+    splits = triton.cdiv(4 * 3 * sms, heads)
+    return (WIDE, splits) if splits == 1 or capacity >= 4096 * splits else (ONE_WARP, 1)
 
 
 def swiglu(gate_up, out=None, early=False):
@@ -354,8 +351,8 @@ def qkv_cache_kernel(
         second += gemv.products(gemv.weights(w_ptr, row + HALF, start, N, K, BLOCK_K), x, PAIRS, BLOCK_K)
     first, second = tl.sum(first, axis=1), tl.sum(second, axis=1)
     if SUMS:
-        first *= gemv.rms_divisor(squares, K, eps)
-        second *= gemv.rms_divisor(squares, K, eps)
+        first *= gemv.inverse_rms(squares, K, eps)
+        second *= gemv.inverse_rms(squares, K, eps)
     # As rope_cache finds them: rounded by the product.
     first, second = first.to(out_ptr.dtype.element_ty), second.to(out_ptr.dtype.element_ty)
     put_heads(first, second, cos_1, cos_2, sin_1, sin_2, out_ptr, k_ptr, v_ptr, tl.cast(0, tl.int64), head, pair,
@@ -387,8 +384,8 @@ def attend(q, k, v_ptrs, valid, m, l, acc, scale, MASK: tl.constexpr):  # noqa: 
 def split_kernel(
     q_ptr, k_ptr, v_ptr, position_ptr, out_ptr, partial_ptr, state_ptr, capacity, h_kv, position_stride, splits,
     scale,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
-    STAGES: tl.constexpr, EARLY: tl.constexpr, SIGNAL: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, WHOLE: tl.constexpr, APART: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, SIGNAL: tl.constexpr,
 ):  # fmt: skip
     if SIGNAL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -401,7 +398,10 @@ def split_kernel(
         ready, units = blocks - 1, blocks + 1
     else:
         ready, units = blocks, blocks
-    first, last = split * units // splits, tl.minimum((split + 1) * units // splits, ready)
+    if APART:  # what the few heads' programs read at one time lies side by side
+        first, last, stride = split, blocks, splits
+    else:
+        first, last, stride = split * units // splits, tl.minimum((split + 1) * units // splits, ready), 1
     rows, offs_d = tl.arange(0, ROWS), tl.arange(0, D)
     q_rows = kv_head.to(tl.int64) * GROUP + rows  # of (B h): query heads of a group are neighbours
     used = (rows < GROUP)[:, None] & (offs_d < D)[None, :]  # (ROWS, D)
@@ -413,7 +413,7 @@ def split_kernel(
     m = tl.full((ROWS,), -float("inf"), tl.float32)
     l = tl.zeros((ROWS,), tl.float32)  # noqa: E741
     acc = tl.zeros((ROWS, D), tl.float32)
-    for block in tl.range(first, last, num_stages=STAGES):
+    for block in tl.range(first, last, stride, num_stages=STAGES):
         keys = block * BLOCK + tl.arange(0, BLOCK)
         offs = keys[:, None] * D + offs_d[None, :]  # (BLOCK, D)
         valid = (keys < length)[:, None]  # (BLOCK, 1)  all of them if EARLY, which lets the newest block wait

@@ -155,7 +155,7 @@ def products(w, x, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
-def rms_divisor(squares, K, eps):
+def inverse_rms(squares, K, eps):
     """Return 1 / rms of K numbers, to multiply by, from the sums of their squares."""
     return tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
 
@@ -248,10 +248,10 @@ def normed_rows_kernel(
             acc_up += products(weights(up_ptr, offs_n, start, N, K, BLOCK_K), x, BLOCK_N, BLOCK_K)
     y = tl.sum(acc, axis=1)
     if SUMS:
-        y *= rms_divisor(squares, K, eps)
+        y *= inverse_rms(squares, K, eps)
     if GATE:
         up = tl.sum(acc_up, axis=1)
         if SUMS:
-            up *= rms_divisor(squares, K, eps)
+            up *= inverse_rms(squares, K, eps)
         y = y * tl.sigmoid(y) * up
     tl.store(out_ptr + offs_n, y.to(out_ptr.dtype.element_ty), mask=offs_n < N)
