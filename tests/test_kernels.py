@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -677,6 +678,19 @@ def compile_for_hopper():
     streams.add_one(x[:1])
     for dtype in (torch.int32, torch.int64):
         streams.chase(torch.zeros(1 << 20, dtype=dtype), 1000)
+
+
+@pytest.mark.parametrize(("named", "kept"), [(None, False), ("wheel", False), ("/opt/mine/ptxas", True)])
+def test_the_assembler_is_tritons_own_or_the_one_that_you_named(named, kept):
+    """torch.compile names the one of PyTorch's wheel, for whatever Triton compiles after it."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_PTXAS_PATH"}
+    if named:
+        wheel = str(Path(torch.__file__).parent / "bin" / "ptxas")
+        environment["TRITON_PTXAS_PATH"] = named = wheel if named == "wheel" else named
+    code = "import os; from rooflab.kernels import _triton; print(os.environ['TRITON_PTXAS_PATH'])"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    own = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    assert own.exists() and done.stdout.strip() == (named if kept else str(own))
 
 
 def test_all_kernels_compile_for_hopper(tmp_path):

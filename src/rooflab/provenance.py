@@ -94,7 +94,7 @@ def gpu_here() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, torch, CUDA, cuDNN, Triton and this package."""
+    """Return the versions of Python, torch, CUDA, cuDNN, Triton, its assembler and this package."""
     import torch
 
     cudnn = torch.backends.cudnn.version()
@@ -105,6 +105,10 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = None
+    with contextlib.suppress(ImportError, RuntimeError):  # no Triton, or none that can assemble
+        from .kernels._triton import triton
+
+        found["ptxas"] = triton.knobs.nvidia.ptxas.version
     return found
 
 

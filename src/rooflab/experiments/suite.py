@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
+from unittest import mock
 
 from .. import ledger
 from ..ledger import Demand
@@ -229,7 +232,7 @@ def _ladder(case: dict, versions):
 # Versions that need TMA or dependent launches (sm_90 and later), or wgmma (sm_90 alone).
 _FROM_SM90 = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block", "chained_graph", "triton", "split"}
 _FROM_SM90 |= {"split_stack", "fa2", "flash_attn_4"}
-_WGMMA = {"warp_specialised", "fp8_block_specialised", "fa3", "fa3_fp8"}
+_WGMMA = {"warp_specialised", "fp8_block_specialised", "fp8_block_torch_ptxas", "fa3", "fa3_fp8"}
 
 
 # Their version "triton" is a plain kernel; that of a decode step launches each kernel before the last one has ended.
@@ -278,6 +281,26 @@ def _fp8_cases(gpu: Gpu, quick: bool):
             yield {"dtype": "fp8", "M": M, "N": N, "K": K}
 
 
+def _assembled_by_torch(module, kernel: str, run):
+    """Return `run` with the kernel from the ptxas of PyTorch's wheel, as after torch.compile, or None without it."""
+    from ..kernels._triton import TORCH_PTXAS, gluon
+
+    if not TORCH_PTXAS.exists():
+        return None
+    twin = gluon.jit(getattr(module, kernel).fn)
+
+    def other():
+        with mock.patch.object(module, kernel, twin):
+            return run()
+
+    # It is compiled by the first call. Triton's cache does not tell assemblers apart within a process.
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = {"TRITON_PTXAS_PATH": str(TORCH_PTXAS), "TRITON_CACHE_DIR": folder}
+        with mock.patch.dict(os.environ, chosen):
+            other()
+    return other
+
+
 def _fp8_demand(case: dict, version: str) -> Demand:
     product = _gemm_demand(case | {"dtype": "bf16" if version == "bf16" else "fp8"}, version)
     # The result of FP8 operands is written in bf16, one byte more each.
@@ -323,8 +346,14 @@ def _fp8(case: dict, versions):
         "fp8_block": lambda: ours(gemm_fp8.fp8_block, "block"),
         "fp8_block_specialised": lambda: ours(gemm_fp8.fp8_block_specialised, "block"),
     }
-    how = {"cublas": "tensor", "fp8_tensor": "tensor", "fp8_block": "block", "fp8_block_specialised": "block"}
+    how = {"cublas": "tensor", "fp8_tensor": "tensor"}
+    how |= dict.fromkeys(("fp8_block", "fp8_block_specialised", "fp8_block_torch_ptxas"), "block")
     versions = [name for name in versions if _runs_here(name)]
+    if "fp8_block_torch_ptxas" in versions:
+        if twin := _assembled_by_torch(gemm_fp8, "fp8_block_specialised_kernel", runs["fp8_block_specialised"]):
+            runs["fp8_block_torch_ptxas"] = twin
+        else:
+            versions.remove("fp8_block_torch_ptxas")
 
     def prove(name):
         out.fill_(float("nan"))
@@ -1353,7 +1382,7 @@ EXPERIMENTS = {
             title="matrix products in FP8 by how they are scaled, with and without quantising",
             versions=(
                 *("bf16", "cublas", "cublas_row", "quantising"),
-                *("fp8_tensor", "fp8_row", "fp8_block", "fp8_block_specialised"),
+                *("fp8_tensor", "fp8_row", "fp8_block", "fp8_block_specialised", "fp8_block_torch_ptxas"),
             ),
             cases=_fp8_cases,
             prepare=_fp8,

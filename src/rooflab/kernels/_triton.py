@@ -1,6 +1,7 @@
 """Triton made ready for this machine, and the checks that all wrappers share. It holds no kernel."""
 
 import os
+from pathlib import Path
 
 from . import KernelError
 
@@ -43,6 +44,14 @@ def _repair_bf16(cast, dot):
 
 if INTERPRETED:
     _repair_bf16(InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot)
+
+# The assembler, which makes machine code of PTX. torch.compile points Triton at the one that some of PyTorch's wheels
+# bring, and leaves it so: one kernel would have another speed after it than before (section 5). So it is settled here,
+# unless you named one.
+PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+TORCH_PTXAS = Path(torch.__file__).parent / "bin" / "ptxas"
+if PTXAS.exists() and Path(os.environ.get("TRITON_PTXAS_PATH", TORCH_PTXAS)).is_relative_to(TORCH_PTXAS.parents[1]):
+    os.environ["TRITON_PTXAS_PATH"] = str(PTXAS)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
