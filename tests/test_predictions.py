@@ -203,6 +203,49 @@ def test_the_batch_does_not_change_the_intensity_of_attention_and_grouping_does(
     assert flop_per_s(8, 512) == pytest.approx(4 * flop_per_s(32, 512), rel=0.05)
 
 
+SPLIT = [row for row in rows("decode_attention") if row["version"] == "split"]
+
+
+@pytest.mark.parametrize("row", SPLIT, ids=[str(row["case"]) for row in SPLIT])
+def test_the_split_of_a_cache_costs_nothing_and_gains_for_one_sequence(row):
+    library = one("decode_attention", "graph", **row["case"])
+    assert row["time_s"] <= 1.005 * library["time_s"]
+    assert row["time_s"] < library["time_s"] or row["case"]["B"] > 1
+
+
+STACKS = [row for row in rows("decode_attention") if row["version"] == "split_stack"]
+
+
+@pytest.mark.parametrize("row", STACKS, ids=[str(row["case"]) for row in STACKS])
+def test_attention_of_all_layers_comes_near_the_read_bandwidth_in_a_long_context(row):
+    """One after the other, as in a step: the next one's start hides behind the one before it."""
+
+    def share(row):
+        moved = EXPERIMENTS["decode_attention"].demand(row["case"], row["version"]).traffic["hbm"]
+        return moved / row["time_s"] / ceilings("h200-sxm")["read"].rate
+
+    split = share(row)
+    assert share(one("decode_attention", "graph_stack", **row["case"])) < split < 1
+    assert split >= 0.85 or row["case"]["L"] < 32768
+    cache = 32 * row["case"]["L"] * 2 * row["case"]["h_kv"] * 128 * 2  # layers, tokens, K and V, heads, bytes
+    demand = EXPERIMENTS["decode_attention"].demand(row["case"], "split_stack")
+    assert demand.traffic["hbm"] == pytest.approx(cache, rel=0.01)
+
+
+@pytest.mark.parametrize("shape", [(n, n, n) for n in (2048, 4096, 8192)] + [(4096, 22016, 4096)])
+def test_block_scales_reach_most_of_the_library(shape):
+    case = dict(zip("MNK", shape, strict=True))
+    ours, library = (one("gemm_fp8", name, **case) for name in ("fp8_block_specialised", "cublas"))
+    assert library["time_s"] >= 0.85 * ours["time_s"]
+
+
+@pytest.mark.parametrize("n", [4096, 8192, 16384])
+def test_the_assembler_of_pytorch_makes_a_slower_kernel(n):
+    ours, other = (one("gemm_fp8", f"fp8_block_{name}", M=n, N=n, K=n) for name in ("specialised", "torch_ptxas"))
+    assert ours["run"] == other["run"] and other["time_s"] >= 1.04 * ours["time_s"]
+    assert records.load("h200-sxm", "gemm_fp8").runs[ours["run"]]["versions"]["ptxas"] == "12.8"
+
+
 def test_what_the_kernels_reach():
     """The best fused kernels against a copy and against torch.compile, in one run."""
     norm, compiled = (one("norm", name, dtype="bf16", rows=65536) for name in ("fused_row", "compiled"))
@@ -248,15 +291,20 @@ def test_what_each_way_to_launch_a_step_gains():
     for name in ("eager", "compiled"):
         assert wall[name] >= a_step(name)["launches"] * floor_s
     assert wall["eager"] > 1.25 * gpu["eager"]  # the summary's "well above"
-    assert wall["compiled"] < wall["graph"]  # fewer kernels gain more than a graph of all
+    # Fewer kernels, launched one by one, and a graph of all are level; which is ahead depends on the host.
+    assert wall["compiled"] == pytest.approx(wall["graph"], rel=0.1)
+    assert min(wall["compiled"], wall["graph"]) > 1.2 * wall["reduce_overhead"]
     for name in ("graph", "reduce_overhead", "triton"):
         assert wall[name] <= 1.05 * gpu[name]
     demand = EXPERIMENTS["decode_step"].demand(a_step("triton")["case"], "triton")
     bound_s = demand.traffic["hbm"] / ceilings("h200-sxm")["read"].rate
     assert bound_s < min(gpu.values())
-    (tuned,) = records.load("h200-sxm", "decode_step").select("max_autotune")
-    best_s = min(tuned["wall_s"], *(wall[name] for name in ways if name != "triton"))
+    best_s = min(wall[name] for name in ways if name != "triton")
     assert best_s >= 1.15 * wall["triton"] and bound_s >= 0.90 * wall["triton"]
+    assert len({a_step(name)["run"] for name in ways}) == 1
+    # Tuned products are compared in the run that they were measured in.
+    tuned, ours = (one("decode_step", name, tuned=True) for name in ("max_autotune", "triton"))
+    assert tuned["run"] == ours["run"] and tuned["wall_s"] >= 1.15 * ours["wall_s"]
 
 
 def test_a_longer_context_costs_its_bytes_and_some_more():

@@ -99,12 +99,14 @@ def test_qkv_cache(h, h_kv, d_h, K, dtype, early):
         assert k_cache.isfinite().sum() == v_cache.isfinite().sum() == h_kv * d_h
 
 
-# A block holds 32 keys of 128 numbers, or 64 of 64; twice as many at 256 key heads, half as many in fp32. The newest is
-# alone, full, ragged, or has one key, at one position for all sequences or at one for each.
+# A block holds 32 keys of 128 numbers, or 64 of 64; twice as many at 256 key heads or early at a long context, four
+# times at 2048 key heads, half as many in fp32. The newest is alone, full, ragged, or has one key, at one position for
+# all sequences or at one for each.
 @variants
 @pytest.mark.parametrize(("B", "h", "h_kv", "d_h", "capacity", "lengths"), [
     (1, 32, 8, 128, 32768, [[1], [32], [33], [4095], [32768]]), (32, 32, 8, 128, 608, [[513], [64]]),
-    (1, 32, 32, 128, 5000, [[4500]]), (3, 32, 4, 64, 3000, [[2222, 64, 1], [2240, 3000, 65]]),
+    (64, 32, 32, 128, 300, [[300], [129]]), (1, 32, 32, 128, 5000, [[4500]]),
+    (3, 32, 4, 64, 3000, [[2222, 64, 1], [2240, 3000, 65]]),
 ], ids=str)  # fmt: skip
 def test_attention(B, h, h_kv, d_h, capacity, lengths, dtype, early):
     q, keys, values = (
