@@ -544,7 +544,7 @@ def the_profilers_hooks_leave_the_process():
     """What is timed after a count of launches is launched as fast as before: the profiler is told to leave."""
     compiled, graph, eager = (the_step(how)["wall_s"] for how in ("compiled", "graph", "eager"))
     assert compiled == approx(graph, rel=0.03) and eager > 2 * max(compiled, graph)
-    seen = []
+    seen, synchronised = [], []
 
     class Profiler:
         def __enter__(self):
@@ -552,16 +552,18 @@ def the_profilers_hooks_leave_the_process():
 
         def __exit__(self, *error):
             seen.append(os.environ.get("TEARDOWN_CUPTI"))  # read when the profiler ends
+            synchronised.clear()
 
         def export_chrome_trace(self, path):
             Path(path).write_text('{"traceEvents": []}', encoding="utf-8")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "require_gpu", lambda: None)
-        patch.setattr(torch.cuda, "synchronize", lambda: None)
+        patch.setattr(torch.cuda, "synchronize", lambda: synchronised.append(True))
         patch.setattr(torch.profiler, "profile", lambda **how: Profiler())
         assert timing.count_launches(lambda: None) == 0
-    assert seen == ["1"]
+    # It leaves at the end of a CUDA call that comes later: of one that waits for an idle GPU.
+    assert seen == ["1"] and synchronised
 
 
 @erratum("own-assembler", 5)

@@ -269,3 +269,11 @@ def test_what_is_observed_is_the_gpu_that_cuda_sees_first(visible, here, found, 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: here is not None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=here))
     assert provenance.gpu_here() == f"GPU here: {found}."
+
+
+def test_a_quick_run_leaves_out_what_is_not_quick(fake, tmp_path):
+    experiment = fake.experiment(not_quick=("fused",))
+    _, _, quick = run(experiment, tmp_path, quick=True)
+    assert quick.rows and {row["version"] for row in quick.rows} == {"eager"} and not quick.skipped
+    _, _, whole = run(experiment, tmp_path)
+    assert len(whole.rows) == 6

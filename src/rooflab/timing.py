@@ -331,7 +331,8 @@ def timeline(call: Callable[[], object]) -> list[tuple[str, float, float]]:
     """Return (name, begin_s, time_s) of every kernel, copy and fill of one call, in the order in which they begin.
 
     The first begins at 0. The profiler slows launches, of graphs too; kernels hardly. Left in the process, its
-    hooks in the driver (CUPTI) would slow the launches of all that is timed later, so they are taken out again.
+    hooks in the driver (CUPTI) would slow the launches of all that is timed later, so they are taken out again: by a
+    thread of the profiler, at the end of a later CUDA call, whichever it is. Here these calls find the GPU idle.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -343,6 +344,9 @@ def timeline(call: Callable[[], object]) -> list[tuple[str, float, float]]:
         path = Path(folder) / "trace.json"
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
             call()
+            torch.cuda.synchronize()
+        for _ in range(10):
+            time.sleep(0.005)  # for the thread, which has to begin first
             torch.cuda.synchronize()
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]

@@ -47,6 +47,7 @@ class Experiment:
     `cases(gpu, quick)` yields dictionaries of plain values; `prepare(case, versions)` returns the calls by version.
     `demand(case, version)` is the ledger's count, for the roofs and for pages without a GPU.
     `cache` says what the rows are: "cold" (L2 filled with other data before each call) or "warm"; a case may say so.
+    `not_quick` names versions that are left out where only a few cases are measured.
     `settle_s` is the least time to run before timing: a card that draws much power lowers its clock only then.
     `counted(case)` says whether the GPU's own counters are read when that is asked for and permitted.
     `traced(case)` says whether the row keeps the timeline of a call. With `once`, a call is what is slow the first
@@ -68,5 +69,6 @@ class Experiment:
     counted: Callable[[dict], bool] = lambda case: False
     traced: Callable[[dict], bool] = lambda case: False
     once: bool = False
+    not_quick: tuple[str, ...] = ()
     budget_s: float = 0.15
     settle_s: float = 0.0

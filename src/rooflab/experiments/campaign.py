@@ -65,6 +65,7 @@ class Campaign:
         self.gpu, self.run = Gpu.here(), provenance.collect() | {"operands": OPERANDS}
         self.device = device_id(self.run["gpu"])
         self.root, self.counters, self.again, self.say, self.cancelled = root, counters, again, say, cancelled
+        self.quick = quick
         self.plan = [(each, case) for each in experiments for case in each.cases(self.gpu, quick)]
         self.failed, self.rows = 0, []
 
@@ -102,7 +103,8 @@ class Campaign:
 
     def _missing(self, experiment: Experiment, case: dict, record: records.Record) -> tuple[str, ...]:
         """Return the versions of a case that are to be measured."""
-        return tuple(name for name in experiment.versions if self.again or not record.has(case, name))
+        wanted = [name for name in experiment.versions if not (self.quick and name in experiment.not_quick)]
+        return tuple(name for name in wanted if self.again or not record.has(case, name))
 
     def _skip(self, record, case, versions, reason: str) -> None:
         record.skipped.append({"case": case, "versions": list(versions), "reason": reason})

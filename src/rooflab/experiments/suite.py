@@ -1479,6 +1479,7 @@ EXPERIMENTS = {
             name="decode_attention",
             title="attention of one layer in decode, against batch and context",
             versions=("eager", "graph", "split", "graph_stack", "split_stack"),
+            not_quick=("graph_stack", "split_stack"),
             cases=_decode_attention_cases,
             prepare=_decode_attention,
             demand=_decode_attention_demand,
