@@ -47,7 +47,7 @@ if INTERPRETED:
 
 # The assembler, which makes machine code of PTX. torch.compile points Triton at the one that some of PyTorch's wheels
 # bring, and leaves it so: one kernel would have another speed after it than before (section 5). So it is settled here,
-# unless you named one.
+# unless you named another; PyTorch's may be torch.compile's choice.
 PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 TORCH_PTXAS = Path(torch.__file__).parent / "bin" / "ptxas"
 if PTXAS.exists() and Path(os.environ.get("TRITON_PTXAS_PATH", TORCH_PTXAS)).is_relative_to(TORCH_PTXAS.parents[1]):
