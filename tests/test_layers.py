@@ -9,7 +9,7 @@ import pytest
 import rooflab
 
 LAYERS = [
-    ["units", "ledger", "numerics", "timing", "provenance", "kernels"],
+    ["units", "ledger", "numerics", "timing", "kernels", "provenance"],
     ["hardware", "models", "step", "decoder", "records"],
     ["roofline"],
     ["figures", "widgets", "experiments", "lesson", "exercises"],
