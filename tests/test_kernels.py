@@ -594,8 +594,8 @@ def compile_for_hopper():
         if self.fn.__name__ == "fp8_block_specialised_kernel":
             with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
                 Path(cubin.name).write_bytes(compiled.asm["cubin"])
-                disassembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-                code = subprocess.run([disassembler, "-c", cubin.name], stdout=-1, text=True).stdout
+                disassembler = _triton.PTXAS.with_name("nvdisasm")
+                code = subprocess.run([disassembler, "-c", cubin.name], stdout=-1, text=True, check=True).stdout
             fp32 = re.findall(r"FFMA.*", code)
         report = dict(
             kernel=self.fn.__name__,

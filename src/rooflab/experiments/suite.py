@@ -833,29 +833,32 @@ def _decode_attention(case: dict, versions):
             k[i], v[i] = (_normal(h_kv, length, d_h, dtype=case["dtype"], seed=seed + j) for j in range(2))
         return k, v
 
-    def library(k, v, early):
+    def library(k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=h_kv != h)
 
     def ours(k, v, early):
         return kernels.split_attention(q[:, :, 0], k, v, last, early=early).unsqueeze(2)
 
-    versions = [name for name in versions if _runs_here(name)]
-    stacked = [name for name in versions if name.endswith("_stack")]
-    room = torch.cuda.get_device_properties(0).total_memory // 4
-    if batch > 1 or STACK * 2 * h_kv * length * d_h * q.element_size() > room:
-        versions = [name for name in versions if name not in stacked]
-        stacked = []
-    caches = [cache(layer) for layer in range(STACK if stacked else 1)]
     some = [0, batch - 1]
+
+    def exact(k, v):
+        keys, values = (each[some].double().repeat_interleave(h // h_kv, dim=1) for each in (k, v))
+        weights = torch.softmax(q[some].double() @ keys.transpose(-1, -2) * d_h**-0.5, dim=-1)
+        return weights @ values
+
+    room = torch.cuda.get_device_properties(0).total_memory // 4
+    fits = batch == 1 and STACK * 2 * h_kv * length * d_h * q.element_size() <= room
+    versions = [name for name in versions if _runs_here(name) and (fits or not name.endswith("_stack"))]
+    stacked = [name for name in versions if name.endswith("_stack")]
+    caches = [cache(layer) for layer in range(STACK if stacked else 1)]
 
     def calls_of(name):
         layers = caches if name in stacked else caches[:1]
-        attend = ours if name.startswith("split") else library
         # In a stack, as in a step, ours starts while the kernel before it ends.
         early = name in stacked and gemv.can_start_early(q)
 
         def run():
-            return [attend(k, v, early) for k, v in layers]
+            return [ours(k, v, early) if name.startswith("split") else library(k, v) for k, v in layers]
 
         results = []
         call = run if name == "eager" else timing.graphed(lambda: results.__setitem__(slice(None), run()))
@@ -870,11 +873,6 @@ def _decode_attention(case: dict, versions):
             return torch.cat([exact(*layers[i]) for i in (0, -1)])
 
         return call, _proof(outputs, reference, dtype=case["dtype"], length=4, accumulate=torch_dtype(case["dtype"]))
-
-    def exact(k, v):
-        keys, values = (each[some].double().repeat_interleave(h // h_kv, dim=1) for each in (k, v))
-        weights = torch.softmax(q[some].double() @ keys.transpose(-1, -2) * d_h**-0.5, dim=-1)
-        return weights @ values
 
     return {name: Call(*calls_of(name), "decode" if name.startswith("split") else None) for name in versions}
 
