@@ -343,6 +343,17 @@ def test_without_javascript_there_is_a_picture_and_a_table(page_at):
     assert box.get_by_text("Sliders need JavaScript").is_visible()
 
 
+@pytest.mark.parametrize("scenario", [roofline_scenario(), launch_scenario()])
+def test_on_a_phone_the_table_scrolls_and_the_rest_stays(open_scenario, scenario):
+    page = open_scenario(scenario, width=390)
+    settle(page)
+    beyond = "box => box.scrollWidth - box.clientWidth"
+    table = page.locator(".rooflab-table")
+    assert table.evaluate(beyond) > 100, "it has more columns than a phone has room for"
+    assert page.locator("[data-rooflab-explorer] .rooflab").evaluate(beyond) < 10
+    assert table.evaluate("box => (box.scrollLeft = 100, box.scrollLeft)") == 100
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(
     "scenario", [roofline_scenario(), decode_scenario(), prefill_scenario(), fusion_scenario(), tile_budget_scenario()]
