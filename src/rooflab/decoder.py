@@ -386,11 +386,8 @@ def compiled(weights: Weights, cache: Cache, length: int | None = None, **option
         try:
             return fast(tokens)
         except Exception as error:
-            if name := _missing_compiler(error):
-                raise DecoderError(
-                    f"torch.compile needs a {name}, and finds none that works: install one (apt install g++) or name "
-                    f"it in the environment variable {'CXX' if name == 'C++ compiler' else 'CC'}"
-                ) from error
+            if said := _missing_for_compile(error):
+                raise DecoderError(f"torch.compile needs {said}") from error
             raise
 
     return run
@@ -513,12 +510,21 @@ def capture(call: Callable[[], object]) -> Callable[[], None]:
         raise DecoderError(f"not captured: {rule}. torch says: {said[0].strip().splitlines()[0]}") from error
 
 
-def _missing_compiler(error: BaseException) -> str | None:
-    """Return which compiler torch.compile or Triton did not find, or None if something else failed."""
+def _missing_for_compile(error: BaseException) -> str | None:
+    """Return what torch.compile or Triton did not find, and how to get it, or None if something else failed."""
     said = " ".join(str(each) for each in _chain(error))
-    if "No working C++ compiler" in said:
-        return "C++ compiler"
-    return "C compiler" if "Failed to find C compiler" in said else None
+    if "Python.h: No such file" in said:
+        return "Python's headers, and finds none: install them (apt install python3-dev)"
+    for name, variable, sign in (
+        ("C++", "CXX", "No working C++ compiler"),
+        ("C", "CC", "Failed to find C compiler"),
+    ):
+        if sign in said:
+            return (
+                f"a {name} compiler, and finds none that works: install one (apt install g++) or name it in the "
+                f"environment variable {variable}"
+            )
+    return None
 
 
 class Recompiles:
