@@ -514,7 +514,7 @@ def _missing_for_compile(error: BaseException) -> str | None:
     """Return what torch.compile or Triton did not find, and how to get it, or None if something else failed."""
     said = " ".join(str(each) for each in _chain(error))
     if "Python.h: No such file" in said:
-        return "Python's headers, and finds none: install them (apt install python3-dev)"
+        return "Python's headers, and finds none: install `python3-dev`"
     for name, variable, sign in (
         ("C++", "CXX", "No working C++ compiler"),
         ("C", "CC", "Failed to find C compiler"),
