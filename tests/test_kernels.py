@@ -10,13 +10,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 
 from rooflab import kernels, ledger
+from rooflab.experiments import sass
 from rooflab.kernels import (
     KernelError,
     _triton,
@@ -590,13 +590,13 @@ def compile_for_hopper():
         with contextlib.redirect_stdout(io.StringIO()) as log:
             compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         ptx = compiled.asm["ptx"]
-        fp32 = []
+        marks = {}
         if self.fn.__name__ == "fp8_block_specialised_kernel":
-            with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-                Path(cubin.name).write_bytes(compiled.asm["cubin"])
-                disassembler = _triton.PTXAS.with_name("nvdisasm")
-                code = subprocess.run([disassembler, "-c", cubin.name], stdout=-1, text=True, check=True).stdout
-            fp32 = re.findall(r"FFMA.*", code)
+            code = compiled.asm["cubin"]
+            none = sass.remarked(code, lambda i: (False, False))
+            half = sass.remarked(code, lambda i: (i % 2 == 0, i % 2 == 1))
+            marks = {name: sass.count_marks(each) for name, each in (("own", code), ("none", none), ("half", half))}
+            marks["back"] = sass.remarked(none, lambda i: (True, False)) == code
         report = dict(
             kernel=self.fn.__name__,
             early=constants.get("EARLY", False),
@@ -611,8 +611,7 @@ def compile_for_hopper():
             tensor_core=ptx.count("wgmma.mma_async"),
             tma=ptx.count("cp.async.bulk.tensor"),
             register_moves=ptx.count("setmaxnreg"),
-            multiply_adds=len(fp32),
-            keeping_an_operand=sum(".reuse" in each for each in fp32),
+            marks=marks,
             registers=max(map(int, re.findall(r"Used (\d+) registers", log.getvalue()))),
             spilled_bytes=sum(map(int, re.findall(r"(\d+) bytes spill", log.getvalue()))),
             # ptxas has a reason to let only one wgmma run at a time; C7519 says that it put in a fence, no more.
@@ -759,9 +758,14 @@ def test_all_kernels_compile_for_hopper(tmp_path):
             assert report["tensor_core"] == 8 * products and report["register_moves"] > 0, report
     # 64 rows of each consumer's columns, twice, with a row's scale in common: with half as many kept, it is 7 % slower.
     blocks = [report for report in reports if report["kernel"] == "fp8_block_specialised_kernel"]
-    assert [report["multiply_adds"] for report in blocks] == [128, 256], blocks
+    assert [report["marks"]["own"]["multiply_adds"] for report in blocks] == [128, 256], blocks
     for report in blocks:
-        assert report["keeping_an_operand"] > 0.9 * report["multiply_adds"], report
+        own, none, half = (report["marks"][name] for name in ("own", "none", "half"))
+        assert own["keeping"] > 0.9 * own["multiply_adds"] and own["yielding"] == 0, report
+        # What the marks experiment does to them, as the disassembler then reads it; and back, to the bit.
+        shared = own["keeping"] - none["keeping"]
+        assert shared > 0.9 * own["multiply_adds"] and none["yielding"] == 0 and report["marks"]["back"], report
+        assert own["keeping"] - half["keeping"] == half["yielding"] == shared / 2, report
     read = {"read_kernel", "rows_kernel", "chained_kernel", "normed_rows_kernel"}
     for report in reports:
         if report["kernel"] in read | set(NARROW):

@@ -333,14 +333,17 @@ def timeline(call: Callable[[], object]) -> list[tuple[str, float, float]]:
     The first begins at 0. The profiler slows launches, of graphs too; kernels hardly. Left in the process, its
     hooks in the driver (CUPTI) would slow the launches of all that is timed later, so they are taken out again: by a
     thread of the profiler, at the end of a later CUDA call, whichever it is. Here these calls find the GPU idle.
+    Before CUDA 12.6 they stay: there, graphs could crash once the hooks came back (PyTorch's pull request 151124).
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
+    from torch.torch_version import TorchVersion
 
     require_gpu()
     call()
     torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TEARDOWN_CUPTI="1"):
+    leave = str(int(TorchVersion(torch.version.cuda or "0") >= "12.6"))
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TEARDOWN_CUPTI=leave):
         path = Path(folder) / "trace.json"
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
             call()

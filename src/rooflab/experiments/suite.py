@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tempfile
 from unittest import mock
@@ -12,6 +13,7 @@ from ..ledger import Demand
 from ..models import model
 from ..step import cache_bytes, decode, linear_layers, linear_stack, weight_bytes
 from ..units import DTYPE_BYTES
+from . import sass
 from .base import Call, Experiment, Gpu
 
 SEED = 0
@@ -233,6 +235,7 @@ def _ladder(case: dict, versions):
 _FROM_SM90 = {"tma", "persistent", "fp8_tensor", "fp8_row", "fp8_block", "chained_graph", "triton", "split"}
 _FROM_SM90 |= {"split_stack", "fa2", "flash_attn_4"}
 _WGMMA = {"warp_specialised", "fp8_block_specialised", "fp8_block_torch_ptxas", "fa3", "fa3_fp8"}
+_WGMMA |= {"specialised_remarked", "specialised_unmarked", "torch_ptxas_remarked"}
 
 
 # Their version "triton" is a plain kernel; that of a decode step launches each kernel before the last one has ended.
@@ -281,12 +284,10 @@ def _fp8_cases(gpu: Gpu, quick: bool):
             yield {"dtype": "fp8", "M": M, "N": N, "K": K}
 
 
-def _assembled_by_torch(module, kernel: str, run):
-    """Return `run` with the kernel from the ptxas of PyTorch's wheel, as after torch.compile, or None without it."""
-    from ..kernels._triton import TORCH_PTXAS, gluon
+def _assembled(module, kernel: str, run, assembler, change=None):
+    """Return `run` with the kernel from another assembler, and its machine code, which `change` may alter."""
+    from ..kernels._triton import gluon
 
-    if not TORCH_PTXAS.exists():
-        return None
     twin = gluon.jit(getattr(module, kernel).fn)
 
     def other():
@@ -295,10 +296,13 @@ def _assembled_by_torch(module, kernel: str, run):
 
     # It is compiled by the first call. Triton's cache does not tell assemblers apart within a process.
     with tempfile.TemporaryDirectory() as folder:
-        chosen = {"TRITON_PTXAS_PATH": str(TORCH_PTXAS), "TRITON_CACHE_DIR": folder}
+        chosen = {"TRITON_PTXAS_PATH": str(assembler), "TRITON_CACHE_DIR": folder}
         with mock.patch.dict(os.environ, chosen):
             other()
-    return other
+    (compiled,) = (each for caches in twin.device_caches.values() for each in caches[0].values())
+    if change:  # the next launch loads it
+        compiled.kernel, compiled.module, compiled.function, compiled._run = change(compiled.kernel), None, None, None
+    return other, compiled.kernel
 
 
 def _fp8_demand(case: dict, version: str) -> Demand:
@@ -315,6 +319,7 @@ def _fp8(case: dict, versions):
     import torch
 
     from ..kernels import gemm, gemm_fp8
+    from ..kernels._triton import TORCH_PTXAS
 
     M, N, K = case["M"], case["N"], case["K"]
     x, y = _normal(M, K), _normal(N, K, seed=SEED + 1)
@@ -350,8 +355,9 @@ def _fp8(case: dict, versions):
     how |= dict.fromkeys(("fp8_block", "fp8_block_specialised", "fp8_block_torch_ptxas"), "block")
     versions = [name for name in versions if _runs_here(name)]
     if "fp8_block_torch_ptxas" in versions:
-        if twin := _assembled_by_torch(gemm_fp8, "fp8_block_specialised_kernel", runs["fp8_block_specialised"]):
-            runs["fp8_block_torch_ptxas"] = twin
+        if TORCH_PTXAS.exists():
+            name, own = "fp8_block_specialised_kernel", runs["fp8_block_specialised"]
+            runs["fp8_block_torch_ptxas"], _ = _assembled(gemm_fp8, name, own, TORCH_PTXAS)
         else:
             versions.remove("fp8_block_torch_ptxas")
 
@@ -372,6 +378,48 @@ def _fp8(case: dict, versions):
         name: Call(runs[name], lambda name=name: prove(name), "gemm_fp8" if name.startswith("fp8") else None)
         for name in versions
     }
+
+
+def _marks_cases(gpu: Gpu, quick: bool):
+    for n in () if quick else (2048, 4096, 8192):
+        yield {"dtype": "fp8", "M": n, "N": n, "K": n}
+
+
+def _marks(case: dict, versions):
+    """The code of one kernel from two assemblers, as it is and with other marks on its multiply-adds."""
+    from ..kernels import gemm_fp8
+    from ..kernels._triton import PTXAS, TORCH_PTXAS
+
+    # Triton's assembler lets each multiply-add keep the operand that the next one takes too; PyTorch's lets every
+    # second one keep it, and the warp yield at the others.
+    keeps, halves, drops = (lambda i: (True, False)), (lambda i: (i % 2 == 0, i % 2 == 1)), (lambda i: (False, False))
+    changes = {
+        "fp8_block_specialised": (PTXAS, None),
+        "fp8_block_torch_ptxas": (TORCH_PTXAS, None),
+        "torch_ptxas_remarked": (TORCH_PTXAS, keeps),
+        "specialised_remarked": (PTXAS, halves),
+        "specialised_unmarked": (PTXAS, drops),
+    }
+    calls, proven = {}, _fp8(case, ("fp8_block_specialised",)).get("fp8_block_specialised")
+    for name in versions if proven else ():
+        assembler, marks = changes[name]
+        if assembler.exists():
+            change = marks and functools.partial(sass.remarked, marks=marks)
+            run, code = _assembled(gemm_fp8, "fp8_block_specialised_kernel", proven.run, assembler, change)
+            calls[name] = Call(run, _as_proven(proven, run), "gemm_fp8", sass.count_marks(code))
+    return calls
+
+
+def _as_proven(first: Call, run):
+    """Return a proof of the first call, and that `run`, which has the same output, leaves the same bits there."""
+
+    def prove():
+        check, expected = first.prove(), first.run().clone()
+        first.run().fill_(float("nan"))
+        same = _exact(run, run, lambda: expected)()
+        return same if same.max_error else check
+
+    return prove
 
 
 # Exponentials, latency, launches -------------------------------------------------------------------------------------
@@ -1384,6 +1432,21 @@ EXPERIMENTS = {
             ),
             cases=_fp8_cases,
             prepare=_fp8,
+            demand=_fp8_demand,
+            needs=_gemm_needs,
+            cache="warm",
+            budget_s=0.15,
+            settle_s=0.7,
+        ),
+        Experiment(
+            name="marks",
+            title="block-scaled FP8 with the marks of its multiply-adds changed in the machine code",
+            versions=(
+                *("fp8_block_specialised", "fp8_block_torch_ptxas"),
+                *("torch_ptxas_remarked", "specialised_remarked", "specialised_unmarked"),
+            ),
+            cases=_marks_cases,
+            prepare=_marks,
             demand=_fp8_demand,
             needs=_gemm_needs,
             cache="warm",
