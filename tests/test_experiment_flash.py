@@ -203,59 +203,6 @@ def test_peers_that_are_not_installed_are_left_out(on_the_cpu, monkeypatch):
 # Sustained -----------------------------------------------------------------------------------------------------------
 
 
-class Clock:
-    """A GPU that takes as long as each call says; calls of the first quarter second run at twice the speed."""
-
-    def __init__(self, monkeypatch):
-        self.now, self.calls = 0.0, []
-        clock = self
-
-        class Event:
-            def __init__(self, enable_timing):
-                self.at = None
-
-            def record(self):
-                self.at = clock.now
-
-            def synchronize(self):
-                pass
-
-            def elapsed_time(self, other):
-                return (other.at - self.at) * 1e3
-
-        monkeypatch.setattr(timing, "require_gpu", lambda: None)
-        monkeypatch.setattr(torch.cuda, "Event", Event)
-
-    def call(self, name, time_s):
-        def run():
-            same = [each for each in reversed(self.calls)]
-            busy = next((i for i, each in enumerate(same) if each != name), len(same)) * time_s
-            self.calls.append(name)
-            self.now += time_s / 2 if busy < 0.1 else time_s
-
-        return run
-
-
-def test_sustained_times_the_second_half_of_a_stretch_of_each_rival_in_turn(monkeypatch):
-    clock = Clock(monkeypatch)
-    rivals = {"a": clock.call("a", 1e-3), "b": clock.call("b", 4e-3)}
-    seen = iter(range(100))
-    found, observed = timing.sustained(rivals, stretch_s=0.5, rounds=3, observe=lambda: {"order": next(seen)})
-    # The burst at the start of each stretch, at half the time, is not in it.
-    assert found["a"].time_s == pytest.approx(1e-3) and found["b"].time_s == pytest.approx(4e-3)
-    assert found["a"].samples == 3 and found["a"].cache == "warm"
-    stretches = "".join(name for i, name in enumerate(clock.calls) if i == 0 or clock.calls[i - 1] != name)
-    assert stretches == "abab" and clock.calls.count("a") > 3 * 500, "forth and back, half a second each"
-    assert observed == {"a": {"order": 3}, "b": {"order": 2}}
-
-
-def test_sustained_can_be_cancelled(monkeypatch):
-    clock = Clock(monkeypatch)
-    with pytest.raises(timing.Cancelled):
-        timing.sustained({"a": clock.call("a", 1e-3)}, cancelled=lambda: True)
-    assert not clock.calls
-
-
 def test_the_campaign_keeps_what_was_seen_of_each_version(fake, tmp_path, monkeypatch):
     def sustained(runs, *, cancelled, observe):
         return fake.measure(runs, cancelled=cancelled)[0], {name: {"power_w": i} for i, name in enumerate(runs)}

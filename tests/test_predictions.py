@@ -19,6 +19,7 @@ COPY = ceilings("h200-sxm")["copy"].rate
 L2 = 63e6
 MEASURED = Roofline.of(device("h200-sxm"), "bf16", measured=True)
 SECOND = Path(__file__).parent / "data" / "second-campaign"
+OTHER = Path(__file__).parent / "data" / "another-card"
 
 
 def rows(experiment):
@@ -213,6 +214,13 @@ def test_the_split_of_a_cache_costs_nothing_and_gains_for_one_sequence(row):
     assert row["time_s"] < library["time_s"] or row["case"]["B"] > 1
 
 
+def test_on_another_card_the_split_of_a_cache_costs_nothing_either():
+    second = records.read(OTHER / "h200-sxm" / "decode_attention.json")
+    times = {(json.dumps(row["case"]), row["version"]): row["time_s"] for row in second.rows}
+    shapes = {json.dumps(row["case"]) for row in SPLIT}
+    assert len(shapes) == 22 and all(times[shape, "split"] < times[shape, "graph"] for shape in shapes)
+
+
 STACKS = [row for row in rows("decode_attention") if row["version"] == "split_stack"]
 
 
@@ -305,6 +313,17 @@ def test_what_each_way_to_launch_a_step_gains():
     # Tuned products are compared in the run that they were measured in.
     tuned, ours = (one("decode_step", name, tuned=True) for name in ("max_autotune", "triton"))
     assert tuned["run"] == ours["run"] and tuned["wall_s"] >= 1.15 * ours["wall_s"]
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_a_step_on_another_card_reaches_the_same(tuned):
+    found = records.read(OTHER / "h200-sxm" / "decode_step.json").rows
+    rows = [row for row in found if (row["case"]["B"], row["case"]["L"]) == (1, 4096)]
+    wall = {row["version"]: row["wall_s"] for row in rows if ("tuned" in row["case"]) == tuned}
+    demand = EXPERIMENTS["decode_step"].demand(a_step("triton")["case"], "triton")
+    assert len(wall) == (2 if tuned else 5)
+    assert demand.traffic["hbm"] / ceilings("h200-sxm")["read"].rate >= 0.90 * wall["triton"]
+    assert min(each for name, each in wall.items() if name != "triton") >= 1.15 * wall["triton"]
 
 
 def test_a_longer_context_costs_its_bytes_and_some_more():

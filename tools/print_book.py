@@ -6,12 +6,12 @@ Chromium prints. Sliders become their picture and table, and answers move to the
 """
 
 import io
-import shutil
 import sys
 from pathlib import Path
 
 import check_site
 import yaml
+from chromium import CHROMIUM_ARGS, chromium
 from playwright.sync_api import sync_playwright
 from pypdf import PdfReader
 
@@ -19,17 +19,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = (Path(__file__).parent / "print_book.js").read_text(encoding="utf-8")
 STYLE = ROOT / "book" / "assets" / "print.css"
 FILE = ROOT / "_build" / "across-the-ridge.pdf"
-CHROMIUM_NAMES = ["chromium", "chromium-browser", "google-chrome"]
-# Playwright already passes --headless. The rest keeps the browser from calling home.
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-]
 # A4 with the margins of print.css: what is left for text, in whole CSS pixels of 1/96 inch, and one to spare.
 TEXT_WIDTH_PX = int((210 - 2 * 16) / 25.4 * 96) - 1
 SMALLEST_PX = 9  # 6.75 pt, for wide tables and listings
@@ -42,11 +31,6 @@ class CutOff(ValueError):
 
 class UnstableError(RuntimeError):
     """Each print moves places to other pages than the one before said."""
-
-
-def chromium():
-    """Return the path of Chromium, or None where there is none."""
-    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
 
 
 def page_names():

@@ -116,8 +116,10 @@ def measure(
         raise TimingError(f"cache is {cache!r}; choose from cold, warm")
     flush = ColdCache() if cache == "cold" else (lambda: None)
     estimate_s, host_s = _warm_up(rivals, flush, budget_s, settle_s, cancelled)
-    # A full launch queue would block the host inside a call: no more kernels than it surely holds, but one round.
-    turns_at_once = int(max(1, min(16, QUEUE // (launches + 2 * len(rivals)))))
+    # A full launch queue would block the host inside a call: no more kernels than it surely holds. Where one round is
+    # more, the host would fall behind in it: then it gets its lead before each call.
+    turns_at_once = int(min(16, QUEUE // (launches + 2 * len(rivals))))
+    each_alone, turns_at_once = turns_at_once < 1, max(1, turns_at_once)
     rounds = int(min(MAX_SAMPLES, max(MIN_SAMPLES, budget_s / max(statistics.mean(estimate_s.values()), 1e-6))))
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     seen: list[dict] = []
@@ -125,8 +127,12 @@ def measure(
         if cancelled():
             raise Cancelled
         turns = min(turns_at_once, rounds - start)
-        _hold(turns * host_s)
-        pending = [(name, _between_events(call, flush)) for _ in range(turns) for name, call in rivals.items()]
+        _hold(0 if each_alone else turns * sum(host_s.values()))
+        pending = []
+        for name, call in turns * list(rivals.items()):
+            if each_alone:
+                _hold(host_s[name])
+            pending.append((name, _between_events(call, flush)))
         if observe:
             seen.append(observe())  # the queue is still running here
         torch.cuda.synchronize()
@@ -237,28 +243,29 @@ def _between_events(call, flush):
     return begin, end
 
 
-def _warm_up(rivals, flush, budget_s, settle_s, cancelled) -> tuple[dict[str, float], float]:
+def _warm_up(rivals, flush, budget_s, settle_s, cancelled) -> tuple[dict[str, float], dict[str, float]]:
     """Run all rivals for `settle_s` and until no median moves by 2 % between windows of five.
 
-    Return the medians, and the host's time to queue one round.
+    Return the medians, and the host's time to queue a call of each.
     """
     import torch
 
     before: dict[str, float] = {}
-    begun, host_s = time.monotonic(), 0.0
+    begun, host_s = time.monotonic(), {}
     deadline = begun + settle_s + max(1.0, 2 * budget_s * len(rivals))
     while True:
         if cancelled():
             raise Cancelled
         windows = {name: [] for name in rivals}
-        _hold(5 * host_s)
-        queueing = time.perf_counter()
+        _hold(5 * sum(host_s.values()))
+        took = dict.fromkeys(rivals, 0.0)
         for _ in range(5):
             for name, call in rivals.items():
+                queueing = time.perf_counter()
                 windows[name].append(_between_events(call, flush))
+                took[name] += (time.perf_counter() - queueing) / 5
         # The first round compiles; the shortest is what queueing takes.
-        took = (time.perf_counter() - queueing) / 5
-        host_s = min(host_s, took) if host_s else took
+        host_s = {name: min(each, host_s.get(name, each)) for name, each in took.items()}
         torch.cuda.synchronize()
         now = {
             name: statistics.median(begin.elapsed_time(end) * 1e-3 for begin, end in pairs)

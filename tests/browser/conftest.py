@@ -7,9 +7,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import check_site
-import print_book
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from chromium import CHROMIUM_ARGS, chromium
 from playwright.sync_api import sync_playwright
 
 POLICY = (
@@ -40,11 +40,10 @@ def site_url():
 
 @pytest.fixture(scope="session")
 def browser():
-    chromium = print_book.chromium()
-    if chromium is None:
+    if chromium() is None:
         pytest.skip("no Chromium, so nothing was tried in a browser; get it with: apt-get install chromium libatomic1")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=print_book.CHROMIUM_ARGS)
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGS)
         yield browser
         browser.close()
 

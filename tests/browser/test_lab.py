@@ -1,19 +1,13 @@
 """The section's notebook in a real JupyterLab: Run All, drag the slider, and the Python trait has changed."""
 
-import contextlib
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-import time
-import urllib.request
 from pathlib import Path
 
+import lab
 import nbformat
 import pytest
-from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK, SECOND, FAILING = "01-roofline.ipynb", "03-fusion-levels.ipynb", "failing.ipynb"
@@ -34,7 +28,7 @@ PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def address(tmp_path_factory):
     """The address of a JupyterLab whose folder holds the notebooks with one more cell, which prints a trait."""
     folder = tmp_path_factory.mktemp("lab")
     for name in (NOTEBOOK, SECOND, *OTHERS):
@@ -43,59 +37,19 @@ def lab(tmp_path_factory):
         nbformat.write(notebook, folder / name)
     cells = [nbformat.v4.new_code_cell(text) for text in ("print('No GPU here')", "1 / 0", "print('never')")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata), folder / FAILING)
-    settings = folder / "settings" / "@jupyterlab"
-    for plugin, values in {
-        "notebook-extension/tracker": {"windowingMode": "none"},  # else a cell off the screen has no output to drag
-        "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    }.items():
-        (settings / plugin).parent.mkdir(parents=True, exist_ok=True)
-        (settings / f"{plugin}.jupyterlab-settings").write_text(json.dumps(values))
-    environment = os.environ | {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"), "JUPYTER_CONFIG_DIR": str(folder)}
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0"]
-    command += ["--IdentityProvider.token=", "--ServerApp.root_dir", str(folder)]
-    log = (folder / "log").open("w+")
-    server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    try:
-        yield wait_for(folder / "log", server)
-    finally:
-        server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(10)
-        server.kill()
-        log.close()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def wait_for(log, server):
-    for _ in range(240):
-        found = re.search(r"http://(?:localhost|127\.0\.0\.1):(\d+)/lab", log.read_text())
-        if found and found[1] != "0":
-            url = f"http://127.0.0.1:{found[1]}"
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"{url}/api", timeout=2)
-                return url
-        assert server.poll() is None, log.read_text()
-        time.sleep(0.25)
-    raise TimeoutError(log.read_text())
+    with lab.server(folder) as url:
+        yield url
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_all(page, url, said):
-    """Open a notebook, run all its cells, and wait until the last one has printed `said`."""
-    page.goto(url)
-    cells = page.locator(".jp-Notebook .jp-CodeCell")
-    cells.first.wait_for(timeout=60_000)
-    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
-    begun = cells.first.get_by_text("GPU here").first  # what each notebook says first
-    for _ in range(4):
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_text("Run All Cells", exact=True).click()
-        with contextlib.suppress(PlaywrightTimeout):
-            begun.wait_for(timeout=20_000)
-            break
-        # A session that is idle but not yet connected drops the command without a word: give it again.
+    """Open a notebook, run all its cells, and see that none failed and the last one has printed `said`."""
+    lab.run_all(page, url)
     error = tracebacks(page).first  # JupyterLab stops there
-    cells.last.locator(".jp-OutputArea-output").get_by_text(said).or_(error).first.wait_for(timeout=120_000)
     assert not error.is_visible(), f"{url}: {error.inner_text()}"
+    cells = page.locator(".jp-Notebook .jp-CodeCell")
+    assert cells.first.get_by_text("GPU here").first.is_visible(), "what each notebook says first"
+    cells.last.locator(".jp-OutputArea-output").get_by_text(said).first.wait_for()
 
 
 def tracebacks(page):
@@ -104,18 +58,18 @@ def tracebacks(page):
     return page.locator(kinds).filter(has_text="Traceback (most recent call last)")
 
 
-def test_a_failed_cell_is_seen(lab, browser):
+def test_a_failed_cell_is_seen(address, browser):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
-        run_all(page, f"{lab}/lab/tree/{FAILING}?reset", "all cells ran")
+        run_all(page, f"{address}/lab/tree/{FAILING}?reset", "all cells ran")
     page.close()
 
 
-def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
+def test_run_all_then_drag_changes_the_trait(address, browser, pictures):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    run_all(page, f"{lab}/lab/tree/{NOTEBOOK}?reset", "the batch is 8.0 and memory binds")
+    run_all(page, f"{address}/lab/tree/{NOTEBOOK}?reset", "the batch is 8.0 and memory binds")
     output = page.locator(".jp-CodeCell").last.locator(".jp-OutputArea-output")
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
 
@@ -138,9 +92,9 @@ def test_run_all_then_drag_changes_the_trait(lab, browser, pictures):
     page.close()
 
 
-def test_run_all_of_the_fusion_section_is_clean(lab, browser, pictures):
+def test_run_all_of_the_fusion_section_is_clean(address, browser, pictures):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
-    run_all(page, f"{lab}/lab/tree/{SECOND}?reset", "k is 4.0")
+    run_all(page, f"{address}/lab/tree/{SECOND}?reset", "k is 4.0")
     assert tracebacks(page).count() == 0
     assert page.get_by_text("No GPU here").first.is_visible()
     # A question is asked there too, and each of its choices unfolds.
@@ -153,10 +107,25 @@ def test_run_all_of_the_fusion_section_is_clean(lab, browser, pictures):
     page.close()
 
 
+def test_what_came_of_a_notebook_is_written_down(browser, tmp_path, monkeypatch):
+    for name in (FAILING, "fine.ipynb"):
+        text = "1 / 0" if name == FAILING else "print('fine')"
+        cells = [nbformat.v4.new_code_cell(each) for each in (text, "print('after')")]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / name)
+    monkeypatch.setattr(lab, "NOTEBOOKS", tmp_path)
+    assert lab.main([], tmp_path / "record.json", jobs=2, limit_s=60)
+    record = json.loads((tmp_path / "record.json").read_text())
+    failed, fine = record["notebooks"]
+    assert (failed["notebook"], failed["cells"], failed["executed"]) == (FAILING, 2, 1)
+    assert failed["errors"] == ["cell 1: ZeroDivisionError: division by zero"]
+    assert (fine["notebook"], fine["cells"], fine["executed"], fine["errors"]) == ("fine.ipynb", 2, 2, [])
+    assert record["gpu"] and record["versions"]["jupyterlab"]
+
+
 @pytest.mark.parametrize("name", OTHERS)
-def test_run_all_of_the_other_sections_is_clean(lab, browser, name):
+def test_run_all_of_the_other_sections_is_clean(address, browser, name):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
-    run_all(page, f"{lab}/lab/tree/{name}?reset", "all cells ran")
+    run_all(page, f"{address}/lab/tree/{name}?reset", "all cells ran")
     assert tracebacks(page).count() == 0
     if name[:2].isdigit():  # each section has a slider page; each explorer is live: it has drawn its controls
         explorers = len(re.findall("Explorer\\(", (ROOT / "notebooks" / name).read_text(encoding="utf-8")))

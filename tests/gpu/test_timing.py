@@ -23,6 +23,14 @@ def test_small_kernels_are_not_charged_for_their_launch():
     assert timings["add"].time_s < timings["add"].wall_s
 
 
+def test_a_call_is_not_charged_for_a_host_that_fell_behind_in_another():
+    x, y = torch.zeros(1, device="cuda"), torch.zeros(2**20, device="cuda")
+    few, many = (lambda: [y.sin() for _ in range(400)]), (lambda: [x.add_(1) for _ in range(1200)])
+    alone, _ = timing.measure({"few": few}, cache="warm", launches=400)
+    beside, _ = timing.measure({"many": many, "few": few}, cache="warm", launches=1600)
+    assert beside["few"].time_s == pytest.approx(alone["few"].time_s, rel=0.1)
+
+
 def test_a_cold_cache_is_slower_than_a_warm_one():
     x = torch.randn(2**21, device="cuda")
     cold, warm = (

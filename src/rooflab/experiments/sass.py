@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-# Bits of the upper half of an instruction of 16 byte. NVIDIA documents neither: nvdisasm prints the first as `.reuse`
+# Bits of the upper half of an instruction of 16 byte. NVIDIA documents neither: `nvdisasm` prints the first as `.reuse`
 # of the second operand, and DeepGEMM's script of 2025 had the second (its pull request 26).
 _REUSE, _STAY = 1 << 59, 1 << 45
 

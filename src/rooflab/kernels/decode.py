@@ -141,14 +141,15 @@ def split_attention(q, k_cache, v_cache, position, out=None, splits=None, early=
     if not isinstance(splits, int) or not 1 <= splits <= MAX_SPLITS:
         raise KernelError(f"splits is {splits}; choose a whole number from 1 to {MAX_SPLITS}, or None")
     options = _launch(q, early)
+    apart = not early and B * h_kv < sm_count(q.device)
     signal = gemv.can_start_early(q)  # what follows is ours: it may start early on all cards that know how
     # With one split the result is written at once; these are then not used.
     partial = torch.empty((B * h, splits, d_h) if splits > 1 else 1, dtype=torch.float32, device=q.device)
     state = torch.empty((2, B * h, splits) if splits > 1 else 1, dtype=torch.float32, device=q.device)
     split_kernel[(B * h_kv, splits)](
         q, k_cache, v_cache, position, out, partial, state, capacity, h_kv, stride, splits, d_h**-0.5, group,
-        max(triton.next_power_of_2(group), 16), d_h, splits == 1, config["APART"], BLOCK, config["STAGES"],
-        SIGNAL=signal, **options, num_warps=config["num_warps"],
+        max(triton.next_power_of_2(group), 16), d_h, splits == 1, apart, BLOCK, config["STAGES"], SIGNAL=signal,
+        **options, num_warps=config["num_warps"],
     )  # fmt: skip
     if splits > 1:
         cols, padded = min(COMBINE_COLS, d_h), triton.next_power_of_2(splits)
@@ -164,7 +165,6 @@ def attention_plan(heads, capacity, element_size, sms, early=False):
 
     Few heads are split so that all programs are on the GPU at once. Many are split only where they would make between
     one and four rounds of programs, whose last leaves SMs idle for long: if the parts are long enough to be worth it.
-    If APART, a program's blocks are a whole round of programs apart, so that all read side by side.
 
     >>> [attention_plan(heads, 32768, 2, 132)[1] for heads in (8, 64, 256, 512, 2048)]
     [49, 6, 1, 4, 1]
@@ -173,12 +173,11 @@ def attention_plan(heads, capacity, element_size, sms, early=False):
         config, programs = (FP32 if element_size == 4 else ONE_WARP), 3
         if early and element_size == 2:  # beside programs of the kernels before and after
             config, programs = (DEEP, 2) if heads * capacity >= 512 * sms else (ONE_WARP, 4)
-        return config | dict(APART=not early and heads < sms), max(programs * sms // heads, 1)
+        return config, max(programs * sms // heads, 1)
     if heads <= 3 * sms:
-        return (WIDE if capacity >= 16384 else TWO_WARPS) | dict(APART=False), 1
+        return (WIDE if capacity >= 16384 else TWO_WARPS), 1
     splits = triton.cdiv(4 * 3 * sms, heads)
-    config, splits = (WIDE, splits) if splits == 1 or capacity >= 4096 * splits else (ONE_WARP, 1)
-    return config | dict(APART=False), splits
+    return (WIDE, splits) if splits == 1 or capacity >= 4096 * splits else (ONE_WARP, 1)
 
 
 def swiglu(gate_up, out=None, early=False):
