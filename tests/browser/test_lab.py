@@ -23,6 +23,7 @@ OTHERS = (
     "notation.ipynb",
     "summary.ipynb",
 )
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)"}}  # else JupyterLab asks for one
 PROBES = {SECOND: "print('k is', explorer.k)"} | dict.fromkeys(OTHERS, "print('all', 'cells', 'ran')")
 PROBE = "print('the batch is', explorer.B, 'and', explorer.bounds()[0].roof.kind, 'binds')"
 
@@ -36,7 +37,7 @@ def address(tmp_path_factory):
         notebook.cells.append(nbformat.v4.new_code_cell(PROBES.get(name, PROBE)))
         nbformat.write(notebook, folder / name)
     cells = [nbformat.v4.new_code_cell(text) for text in ("print('No GPU here')", "1 / 0", "print('never')")]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata), folder / FAILING)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), folder / FAILING)
     with lab.server(folder) as url:
         yield url
     shutil.rmtree(folder, ignore_errors=True)
@@ -111,7 +112,7 @@ def test_what_came_of_a_notebook_is_written_down(browser, tmp_path, monkeypatch)
     for name in (FAILING, "fine.ipynb"):
         text = "1 / 0" if name == FAILING else "print('fine')"
         cells = [nbformat.v4.new_code_cell(each) for each in (text, "print('after')")]
-        nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / name)
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), tmp_path / name)
     monkeypatch.setattr(lab, "NOTEBOOKS", tmp_path)
     assert lab.main([], tmp_path / "record.json", jobs=2, limit_s=60)
     record = json.loads((tmp_path / "record.json").read_text())
