@@ -68,6 +68,16 @@ def test_show_prints_rates_from_the_ledger(mine, capsys):
     assert si(flop_per_s, "op/s") in out
 
 
+def test_show_of_a_record_in_which_all_was_skipped_says_so(mine, tmp_path, capsys):
+    skip = {"case": {"L": 512}, "versions": ["fused"], "reason": "out of memory"}
+    Record("my-gpu", "flash", skipped=[skip]).save(tmp_path)
+    assert cli.main(["show", "flash"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "my-gpu: all was skipped, so there are no rows",
+        "skipped {'L': 512} fused: out of memory",
+    ]
+
+
 def test_compare_prints_the_ratio_of_times(mine, capsys):
     assert cli.main(["compare", "my-gpu", "h200-sxm"]) == 0
     out = capsys.readouterr().out
@@ -76,6 +86,13 @@ def test_compare_prints_the_ratio_of_times(mine, capsys):
     assert capsys.readouterr().out.count("0.50x") == len(mine.rows)
     assert cli.main(["compare", "h200-sxm", "my-gpu"]) == 1
     assert "no records of yours for h200-sxm" in capsys.readouterr().err
+
+
+def test_compare_takes_the_folder_that_one_is_in(mine, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path / "my-gpu")
+    assert cli.main(["compare", ".", "h200-sxm"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("0.50x") == len(mine.rows) and "above 1, my-gpu is faster" in out
 
 
 def test_a_damaged_record_is_an_error_of_one_line(mine, tmp_path, capsys):

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rooflab import kernels, provenance, records  # noqa: E402
+from rooflab import kernels, provenance, records, timing  # noqa: E402
 from rooflab.experiments import EXPERIMENTS, Campaign, Gpu, counters, device_id, named  # noqa: E402
 from rooflab.experiments import campaign as module  # noqa: E402
 from rooflab.experiments.base import Call  # noqa: E402
@@ -109,11 +109,18 @@ def test_what_the_gpu_cannot_do_is_skipped_with_its_reason(fake, tmp_path):
     assert not needs(H200, {"dtype": "fp8"}) and not needs(Gpu(1, 1, 80), {"dtype": "bf16"})
 
 
-def test_rows_of_another_kernel_are_stale_and_measured_again(fake, tmp_path, monkeypatch):
+def of_a_kernel(fake):
+    """Return the fake's `prepare`, with calls that depend on a kernel module."""
+
     def prepare(case, versions):
         calls = fake.prepare(case, versions)
         return {name: Call(call.run, call.prove, "elementwise") for name, call in calls.items()}
 
+    return prepare
+
+
+def test_rows_of_another_kernel_are_stale_and_measured_again(fake, tmp_path, monkeypatch):
+    prepare = of_a_kernel(fake)
     _, _, record = run(fake.experiment(prepare=prepare), tmp_path)
     module.require_fresh(record)
     monkeypatch.setattr(kernels, "fingerprint", lambda name: "another")
@@ -122,6 +129,36 @@ def test_rows_of_another_kernel_are_stale_and_measured_again(fake, tmp_path, mon
     _, said, record = run(fake.experiment(prepare=prepare), tmp_path)
     assert "6 rows are of an older kernel" in said[0] and len(record.rows) == 6
     module.require_fresh(record)
+
+
+def test_a_stale_row_stays_until_a_new_one_takes_its_place(fake, tmp_path, monkeypatch):
+    experiment = fake.experiment(prepare=of_a_kernel(fake), not_quick=("fused",))
+    run(experiment, tmp_path)
+    monkeypatch.setattr(kernels, "fingerprint", lambda name: "another")
+    fake.time_s = 5e-6
+    campaign, said, record = run(experiment, tmp_path, quick=True)
+    assert said == ["chain: 1 rows are of an older kernel and are measured again"]
+    assert len(record.rows) == 6 and len(campaign.rows) == 1
+    assert [row["case"] for row in record.rows if not module.is_stale(row)] == [{"n": 1}]
+    fake.fail[2] = RuntimeError("no such instruction")
+    campaign, said, record = run(experiment, tmp_path)
+    assert "5 rows are of an older kernel" in said[0] and len(campaign.rows) == 3
+    assert len(record.rows) == 6 and {row["case"]["n"] for row in record.rows if module.is_stale(row)} == {2}
+
+
+def test_a_failed_trace_costs_no_timing(fake, tmp_path, monkeypatch):
+    traces = iter([RuntimeError("no profiler here")])
+
+    def timeline(call):
+        for error in traces:
+            raise error
+        return [("void f<a>(b)", 0.0, 1e-6)]
+
+    monkeypatch.setattr(timing, "timeline", timeline)
+    campaign, said, record = run(fake.experiment(traced=lambda case: case["n"] < 3), tmp_path)
+    assert len(record.rows) == 6 and campaign.failed == 1
+    assert "skipped eager: failed: RuntimeError: no profiler here" in said[0]
+    assert [row.get("timeline") for row in record.rows] == [None, *[[["f", 0.0, 1e-6]]] * 3, None, None]
 
 
 def test_a_time_above_its_roof_is_refused_with_the_likely_cause(fake, tmp_path):
@@ -162,7 +199,8 @@ def test_sizes_scale_to_the_memory_of_the_card():
             assert 0 < few <= many
         quick = list(experiment.cases(H200, True))
         # These are not part of the quick campaign: what they compile alone takes half a minute.
-        assert bool(quick) == (experiment.name not in ("gemm_ladder", "gemm_fp8", "decode_step", "first_call", "flash"))
+        slow = ("gemm_ladder", "gemm_fp8", "marks", "decode_step", "first_call", "flash")
+        assert bool(quick) == (experiment.name not in slow)
         assert len(quick) <= len(list(experiment.cases(H200, False)))
     elements = [case["rows"] * case["columns"] for case in EXPERIMENTS["softmax"].cases(small, False)]
     assert max(elements) < 2**28 and max(elements) * 64 <= small.memory_bytes

@@ -3,7 +3,7 @@
 import pytest
 
 from rooflab import kernels, records, timing
-from rooflab.experiments import results
+from rooflab.experiments import EXPERIMENTS, results
 from rooflab.records import Record, RecordError, StaleRecord
 from rooflab.widgets import fusion_scenario
 
@@ -25,6 +25,16 @@ def mine(root, experiment, device="my-gpu", factor=3):
         record.append({k: v for k, v in row.items() if k != "digest"} | times | {"run": 0})
     record.save(root)
     return record
+
+
+def made_stale(root, record, most=None):
+    """Save and return the record with its first rows, or all, of another kernel."""
+    old = Record(record.device, record.experiment, record.runs)
+    for number, row in enumerate(record.rows):
+        kernel = {"module": "elementwise", "hash": "0"} if most is None or number < most else row["kernel"]
+        old.append({k: v for k, v in row.items() if k != "digest"} | {"kernel": kernel})
+    old.save(root)
+    return old
 
 
 def test_the_banner_says_replayed_from_what_and_when():
@@ -80,13 +90,42 @@ def test_a_built_site_shows_nobodys_own_records(nobody_measured, monkeypatch):
 
 
 def test_ones_own_stale_record_is_named_and_not_shown(nobody_measured):
-    record = mine(nobody_measured, "chain")
-    old = Record("my-gpu", "chain", record.runs)
-    for row in record.rows:
-        old.append({k: v for k, v in row.items() if k != "digest"} | {"kernel": {"module": "elementwise", "hash": "0"}})
-    old.save(nobody_measured)
+    total = len(made_stale(nobody_measured, mine(nobody_measured, "chain")).rows)
     shown = results("chain")
     assert shown.own is None
     assert shown.banner().endswith(
-        "Yours is not shown: my-gpu/chain was measured with another elementwise; run: rooflab measure chain"
+        f"Not shown: {total} of your {total} rows of my-gpu/chain, which are of an older kernel; "
+        "to measure them again, run on that GPU: rooflab measure chain"
     )
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_of_ones_own_record_the_fresh_rows_are_shown_with_a_gpu_or_without(nobody_measured, fake, monkeypatch, gpu):
+    """The experiment has no quick cases, so with a GPU nothing is measured either."""
+    monkeypatch.setattr(timing, "has_gpu", lambda: gpu)
+    monkeypatch.setitem(EXPERIMENTS, "chain", fake.experiment(cases=lambda gpu, quick: []))
+    record = mine(nobody_measured, "chain", device="h200-sxm")
+    made_stale(nobody_measured, record, most=2)
+    shown = results("chain")
+    assert shown.own.rows == record.rows[2:] and not shown.live
+    assert "Beside it, your record: My GPU" in shown.banner()
+    assert f"Not shown: 2 of your {len(record.rows)} rows of h200-sxm/chain" in shown.banner()
+    made_stale(nobody_measured, record)
+    shown = results("chain")
+    assert shown.own is None and f"Not shown: {len(record.rows)} of your" in shown.banner()
+    assert records.load("h200-sxm", "chain", nobody_measured).rows, "they stay on disk"
+
+
+def test_what_was_measured_here_stands_without_the_stale_rows_beside_it(nobody_measured, fake, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "chain", fake.experiment())
+    total = len(made_stale(nobody_measured, mine(nobody_measured, "chain", device="h200-sxm")).rows)
+    shown = results("chain")
+    assert [(row["case"], row["version"]) for row in shown.own.rows] == [({"n": 1}, "eager"), ({"n": 1}, "fused")]
+    assert shown.live and "Beside it, measured here: NVIDIA H200" in shown.banner()
+    assert f"Not shown: {total} of your {total + 2} rows" in shown.banner()
+
+
+def test_where_all_was_skipped_there_is_no_own_record(nobody_measured, fake, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "chain", fake.experiment(needs=lambda gpu, case: "needs sm_100"))
+    shown = results("chain")
+    assert shown.own is None and "Beside it" not in shown.banner()

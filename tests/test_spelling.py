@@ -64,6 +64,12 @@ def test_a_known_misspelling_is_found_though_it_is_a_word():
     assert check_spelling.misspellings({"page": "It was form teh start."}) == ["page:1: teh, better the"]
 
 
+def test_without_typos_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(check_spelling.shutil, "which", lambda name, path=None: None)
+    with pytest.raises(RuntimeError, match="typos is not installed; run: pip install typos"):
+        check_spelling.misspellings({"page": "A word."})
+
+
 def test_the_list_is_kept(monkeypatch):
     texts = {"page": "warpgroup softmax"}
     monkeypatch.setattr(check_spelling, "own_words", lambda: ["softmax", "warpgroup"])

@@ -374,6 +374,59 @@ def test_a_link_in_a_sentence_stops_the_tool(text):
         student_site.without_links(text, student_site.HTML if "<a" in text else student_site.MARKDOWN, "page")
 
 
+@pytest.fixture
+def small_site(tmp_path):
+    """Return a site of two pages, one of them a solution, in a folder with another file."""
+    site = tmp_path / "built" / "html"
+    (site / "solutions").mkdir(parents=True)
+    (site / "solutions" / "s.html").write_text("s")
+    (site / "index.html").write_text("<p>a</p>")
+    (tmp_path / "built" / "notes.txt").write_text("mine")
+    return site
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("built/html", "is, contains or lies in the site"),
+        ("built", "is, contains or lies in the site"),
+        ("built/html/student", "is, contains or lies in the site"),
+        ("built/html/../../built/html", "is, contains or lies in the site"),
+        ("built/other", "is no copy made by this tool; choose another folder, or delete it yourself"),
+        ("built/notes.txt", "is no copy made by this tool"),
+    ],
+)
+def test_the_students_site_takes_the_place_of_nothing_else(small_site, target, reason, monkeypatch, capsys):
+    root = small_site.parents[1]
+    (root / "built" / "other").mkdir()
+    (root / "built" / "other" / "thesis.txt").write_text("mine")
+    before = {path: path.is_file() and path.read_text() for path in root.rglob("*")}
+    monkeypatch.setattr(sys, "argv", ["student_site.py", str(small_site), str(root / target)])
+    assert student_site.main() == 1
+    assert f"{(root / target).resolve()} {reason}" in capsys.readouterr().err
+    assert {path: path.is_file() and path.read_text() for path in root.rglob("*")} == before
+
+
+def test_a_copy_takes_an_empty_folder_and_the_place_of_an_earlier_copy(small_site, tmp_path):
+    copy = tmp_path / "new" / "student"
+    copy.mkdir(parents=True)
+    student_site.make(small_site, copy)
+    (small_site / "index.html").rename(small_site / "home.html")
+    student_site.make(small_site, copy)
+    assert sorted(path.name for path in copy.iterdir()) == [student_site.MARK, "home.html"]
+
+
+def test_a_copy_that_was_cut_short_may_be_replaced(small_site, tmp_path, monkeypatch):
+    def cut_short(site, target, **_):
+        (target / "index.html").write_text("<p>")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(student_site.shutil, "copytree", cut_short)
+        student_site.make(small_site, tmp_path / "student")
+    assert student_site.make(small_site, tmp_path / "student") == 0
+
+
 # The first cell of a notebook ----------------------------------------------------------------------------------------
 
 NOTEBOOKS = sorted(

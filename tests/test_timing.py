@@ -69,7 +69,7 @@ class Machine:
 
     def __init__(self, monkeypatch, depth):
         self.host_s = self.gpu_s = 0.0  # the time on the host's clock, and when the GPU has done all that is queued
-        self.ends, self.depth = [], depth
+        self.ends, self.depth, self.slowdown = [], depth, 1.0
         machine = self
 
         class Event:
@@ -90,7 +90,7 @@ class Machine:
             monkeypatch.setattr(timing.time, clock, lambda: self.host_s)
 
     def launch(self, host_s, gpu_s):
-        self.host_s += host_s
+        self.host_s += host_s * self.slowdown
         if len(self.ends) >= self.depth:  # the queue is full until the oldest of them has ended
             self.host_s = max(self.host_s, self.ends[-self.depth])
         self.gpu_s = max(self.host_s, self.gpu_s) + gpu_s
@@ -124,3 +124,19 @@ def test_short_calls_are_queued_behind_one_pause(monkeypatch):
     found, _ = timing.measure(rivals, cache="warm", budget_s=0.01, launches=3)
     assert found["few"].time_s == pytest.approx(2e-6) and found["long"].time_s == pytest.approx(20e-6)
     assert found["few"].samples > 16 and len(pauses) < found["few"].samples / 4
+
+
+@pytest.mark.parametrize("host_s", [60e-6, 4e-3, 15e-3])
+def test_a_host_that_gets_slower_after_the_warm_up_does_not_show(monkeypatch, host_s):
+    machine, warm_up = Machine(monkeypatch, 1024), timing._warm_up
+
+    def then_slower(*args):
+        found = warm_up(*args)
+        machine.slowdown = 1.9
+        return found
+
+    monkeypatch.setattr(timing, "_warm_up", then_slower)
+    rivals = {name: machine.call(1, host_s, 20e-6) for name in "abcde"}
+    found, _ = timing.measure(rivals, cache="warm", budget_s=0.01, launches=5)
+    for timed in found.values():
+        assert timed.p20_s == pytest.approx(20e-6) and timed.p80_s == pytest.approx(20e-6)

@@ -176,6 +176,8 @@ def unknown_words(texts):
 def misspellings(texts):
     """Return a sentence for each misspelling and each American form that `typos` finds in {name: prose}."""
     program = shutil.which("typos", path=str(Path(sys.executable).parent)) or shutil.which("typos")
+    if program is None:
+        raise RuntimeError("typos is not installed; run: pip install typos")
     own = {word.lower() for word in own_words()}
     places = [(name, line, word) for name, text in texts.items() for line, word in words(text)]
     joined = "\n".join(word for _, _, word in places)

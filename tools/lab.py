@@ -140,29 +140,43 @@ def outcome(path):
 
 
 def run(name, url, folder, limit_s):
-    """Run a notebook in a browser of its own, and return what came of it."""
+    """Run a notebook in a browser of its own, and return what came of it; trouble is written down, not raised."""
     begun, trouble, found = time.monotonic(), [], {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.on("pageerror", lambda error: trouble.append(f"page: {error}"))
-        try:
-            run_all(page, f"{url}/lab/tree/{name}?reset", limit_s)
-            save(page)
-            found = outcome(folder / name)
-            shut_down(page)
-        except Exception as error:  # one notebook's trouble is written down, and the others go on
-            trouble.append(f"{type(error).__name__}: {error}"[:500])
-        finally:
-            browser.close()
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGS)
+            page = browser.new_page(viewport={"width": 1280, "height": 1000})
+            page.on("pageerror", lambda error: trouble.append(f"page: {error}"))
+            try:
+                run_all(page, f"{url}/lab/tree/{name}?reset", limit_s)
+            finally:  # what ran until then counts, and the kernel must not go on beside the next notebook
+                save(page)
+                found = outcome(folder / name)
+                shut_down(page)
+    except Exception as error:
+        trouble.append(f"{type(error).__name__}: {error}"[:500])
     found = {"notebook": name, "cells": 0, "executed": 0, "errors": []} | found
     return found | {"errors": found["errors"] + trouble, "time_s": round(time.monotonic() - begun, 1)}
+
+
+def keep(out, record):
+    """Write a record, whole or not at all."""
+    new = out.with_name(f".{out.name}.new")
+    new.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    new.replace(out)
 
 
 def main(names, out, jobs, limit_s):
     if chromium() is None:
         sys.exit("No Chromium; get it with: apt-get install chromium libatomic1")
-    names = names or sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
+    known = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
+    names = names or known
+    if unknown := set(names) - set(known):
+        sys.exit(f"No notebook {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
+    if jobs < 1:
+        sys.exit(f"--jobs is {jobs}; give 1 or more")
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
     setting = {
         "gpu": provenance.gpu_here(),
         "versions": provenance.versions() | {"jupyterlab": jupyterlab.__version__},
@@ -183,7 +197,7 @@ def main(names, out, jobs, limit_s):
                     *found["errors"] or ["clean"],
                 )
                 if out:
-                    out.write_text(json.dumps(setting | {"notebooks": done}, indent=1) + "\n", encoding="utf-8")
+                    keep(out, setting | {"notebooks": done})
     return any(found["errors"] or found["executed"] != found["cells"] for found in done)
 
 

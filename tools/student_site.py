@@ -21,10 +21,15 @@ _LINK = r"\[[^\]]*\]\((?:\.\./)*solutions/[^)]*\)"
 HTML = re.compile(rf"<li>\s*<p>\s*{_ANCHOR}\s*</p>\s*</li>\n?|,\s*{_ANCHOR}", re.DOTALL)
 MARKDOWN = re.compile(rf"^- {_LINK}\n|,\s*{_LINK}", re.MULTILINE)
 LEFT = re.compile(rf"{_ANCHOR}|{_LINK}", re.DOTALL)
+MARK = ".made-by-student-site"  # a file in each copy: what has it may be replaced
 
 
 class LinkLeft(ValueError):
     """Raised when a page links to a solution in a form that cannot be taken out."""
+
+
+class TargetRefused(ValueError):
+    """Raised when a copy would take the place of something else than an earlier copy."""
 
 
 def without_links(text: str, pattern: re.Pattern, where: str) -> str:
@@ -39,12 +44,30 @@ def without_links(text: str, pattern: re.Pattern, where: str) -> str:
     return text
 
 
+def refuse_to_replace(site: Path, target: Path) -> None:
+    """Raise an error naming the folder unless `target` is new, empty or an earlier copy, and apart from the site.
+
+    Both paths are resolved.
+    """
+    if target.is_relative_to(site) or site.is_relative_to(target):
+        raise TargetRefused(f"{target} is, contains or lies in the site {site}; choose a folder outside it")
+    if target.exists() and not (target / MARK).is_file() and (not target.is_dir() or any(target.iterdir())):
+        raise TargetRefused(f"{target} is no copy made by this tool; choose another folder, or delete it yourself")
+
+
 def make(site: Path, target: Path) -> int:
     """Copy the site at `site` to `target` without solutions; return how many files held a link to one."""
+    site, target = site.resolve(), target.resolve()
     if not (site / "solutions").is_dir():
         raise FileNotFoundError(f"no solutions in {site}; run: make book")
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(site, target, ignore=lambda folder, names: ["solutions"] if Path(folder) == site else [])
+    refuse_to_replace(site, target)
+    if target.exists():
+        shutil.rmtree(target)
+    target.mkdir(parents=True)
+    (target / MARK).touch()  # first, so that a copy cut short may be replaced too
+    shutil.copytree(
+        site, target, ignore=lambda folder, names: ["solutions"] if Path(folder) == site else [], dirs_exist_ok=True
+    )
     changed = 0
     for path in sorted(target.rglob("*")):
         if path.suffix == ".ipynb":
@@ -67,11 +90,11 @@ def make(site: Path, target: Path) -> int:
 
 
 def main() -> int:
-    """Run the command line; return 1 when a solution would stay in the copy."""
+    """Run the command line; return 1 when a solution would stay in the copy, or something be lost."""
     site, target = (Path(word) for word in (*sys.argv[1:3], *(BUILT / "html", BUILT / "student")[len(sys.argv) - 1 :]))
     try:
         changed = make(site, target)
-    except (FileNotFoundError, LinkLeft) as error:
+    except (FileNotFoundError, LinkLeft, TargetRefused) as error:
         print(error, file=sys.stderr)
         return 1
     print(f"{target}/index.html opens the book without solutions; {changed} files lost their links to them.")

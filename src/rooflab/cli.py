@@ -146,8 +146,11 @@ def _show(chosen) -> int:
     named([chosen.experiment])
     record = _found(chosen.device, chosen.experiment) or records.load(chosen.device or "h200-sxm", chosen.experiment)
     experiment = EXPERIMENTS[chosen.experiment]
-    run = record.runs[-1]
-    print(f"{record.device}: {run['gpu']}, {run['measured']}, driver {run['driver']}, {run['versions']}")
+    if record.runs:
+        run = record.runs[-1]
+        print(f"{record.device}: {run['gpu']}, {run['measured']}, driver {run['driver']}, {run['versions']}")
+    else:
+        print(f"{record.device}: all was skipped, so there are no rows")
     for row in record.rows:
         demand = experiment.demand(row["case"], row["version"])
         moved = demand.traffic["hbm"] / row["time_s"]
@@ -161,7 +164,7 @@ def _show(chosen) -> int:
 
 
 def _compare(chosen) -> int:
-    folder = Path(chosen.mine)
+    folder = Path(chosen.mine).resolve()  # the name of "." is that of the device, too
     mine_root, mine = (folder.parent, folder.name) if folder.is_dir() else (records.own_root(), chosen.mine)
     found = 0
     for path in sorted((mine_root / mine).glob("*.json")):

@@ -22,6 +22,9 @@ STABLE = 0.02
 # A CUDA stream takes about a thousand launches before it makes the host wait. One round of long rivals may hold more:
 # the host then goes on queueing while the GPU works.
 QUEUE = 600
+# The host's lead, over the time that it took to queue at its best: at times it is half as fast. No pause is longer than
+# the second of these, so fewer calls are queued behind one.
+LEAD, MAX_HOLD_S = 2.0, 0.1
 
 
 class TimingError(RuntimeError):
@@ -90,7 +93,7 @@ def _hold(host_s: float) -> None:
     import torch
 
     # _sleep counts clocks; 2 GHz is the fastest of current GPUs, so the pause is not shorter than asked.
-    torch.cuda._sleep(int(min(1.2 * host_s + 20e-6, 0.1) * 2e9))
+    torch.cuda._sleep(int(min(LEAD * host_s + 20e-6, MAX_HOLD_S) * 2e9))
 
 
 def measure(
@@ -118,8 +121,10 @@ def measure(
     estimate_s, host_s = _warm_up(rivals, flush, budget_s, settle_s, cancelled)
     # A full launch queue would block the host inside a call: no more kernels than it surely holds. Where one round is
     # more, the host would fall behind in it: then it gets its lead before each call.
-    turns_at_once = int(min(16, QUEUE // (launches + 2 * len(rivals))))
-    each_alone, turns_at_once = turns_at_once < 1, max(1, turns_at_once)
+    turns_at_once = QUEUE // (launches + 2 * len(rivals))
+    round_s = LEAD * sum(host_s.values())
+    each_alone = turns_at_once < 1 or round_s > MAX_HOLD_S
+    turns_at_once = int(max(1, min(16, turns_at_once, MAX_HOLD_S / max(round_s, 1e-9))))
     rounds = int(min(MAX_SAMPLES, max(MIN_SAMPLES, budget_s / max(statistics.mean(estimate_s.values()), 1e-6))))
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     seen: list[dict] = []

@@ -37,7 +37,6 @@ class Quantity(sympy.AtomicExpr):
 FLOP, byte, second, element, launch, watt, hertz = map(
     Quantity, ["FLOP", "byte", "second", "element", "launch", "watt", "hertz"]
 )
-_BASES = (FLOP, byte, second, element, launch)
 
 # name -> (scale to base units, {base: power}, prefix family); "decimal" and "binary" families must not mix.
 _UNITS: dict[str, tuple[sympy.Expr, dict, str | None]] = {

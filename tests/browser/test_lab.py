@@ -123,6 +123,25 @@ def test_what_came_of_a_notebook_is_written_down(browser, tmp_path, monkeypatch)
     assert record["gpu"] and record["versions"]["jupyterlab"]
 
 
+def test_a_notebook_that_takes_too_long_is_written_down_and_ended(browser, tmp_path, monkeypatch):
+    cells = [nbformat.v4.new_code_cell(each) for each in ("1 + 1", "import time; time.sleep(60)", "print('after')")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), tmp_path / "slow.ipynb")
+    monkeypatch.setattr(lab, "NOTEBOOKS", tmp_path)
+    assert lab.main([], tmp_path / "new" / "record.json", jobs=1, limit_s=8)
+    (slow,) = json.loads((tmp_path / "new" / "record.json").read_text())["notebooks"]
+    assert (slow["cells"], slow["executed"]) == (3, 1) and "not over after 8 s" in slow["errors"][0]
+
+
+def test_what_cannot_be_run_is_refused_before_anything_runs(tmp_path):
+    for names, jobs, said in (
+        (["none.ipynb"], 1, "No notebook none.ipynb; choose from 01-"),
+        ([], 0, "give 1 or more"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            lab.main(names, tmp_path / "record.json", jobs, 60)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_run_all_of_the_other_sections_is_clean(address, browser, name):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})

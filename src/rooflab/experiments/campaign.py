@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from .. import hardware, kernels, provenance, records, timing
@@ -46,7 +47,8 @@ class OutOfMemory(Exception):
 class Campaign:
     """Runs cases one by one; each finished case is on disk before the next begins.
 
-    Rows that are there are not measured, unless `again`: then each stays until its new row takes its place.
+    Rows that are there are not measured, unless they are stale or `again` is set: then each stays until its new row
+    takes its place.
     `rows` are those that this campaign has measured.
     """
 
@@ -91,20 +93,23 @@ class Campaign:
             yield experiment.name, case
 
     def _open(self, experiment: Experiment) -> records.Record:
-        """Return the record to go on with: rows of an older kernel are measured again."""
+        """Return the record to go on with, and say how many of its rows are measured again."""
         record = records.find(self.device, experiment.name, self.root) or records.Record(self.device, experiment.name)
-        stale = [row for row in record.rows if is_stale(row)]
-        if stale:
-            self.say(f"{experiment.name}: {len(stale)} rows are of an older kernel and are measured again")
-            record.rows = [row for row in record.rows if row not in stale]
         planned = [case for each, case in self.plan if each.name == experiment.name]
         record.skipped = [skip for skip in record.skipped if skip["case"] not in planned]
+        there = [row for row in record.rows if row["case"] in planned and row["version"] in self._wanted(experiment)]
+        if stale := sum(map(is_stale, there)):
+            self.say(f"{experiment.name}: {stale} rows are of an older kernel and are measured again")
         return record
+
+    def _wanted(self, experiment: Experiment) -> list[str]:
+        """Return the versions that are to be there of each planned case."""
+        return [name for name in experiment.versions if not (self.quick and name in experiment.not_quick)]
 
     def _missing(self, experiment: Experiment, case: dict, record: records.Record) -> tuple[str, ...]:
         """Return the versions of a case that are to be measured."""
-        wanted = [name for name in experiment.versions if not (self.quick and name in experiment.not_quick)]
-        return tuple(name for name in wanted if self.again or not record.has(case, name))
+        fresh = [row["version"] for row in record.rows if row["case"] == case and not is_stale(row)]
+        return tuple(name for name in self._wanted(experiment) if self.again or name not in fresh)
 
     def _skip(self, record, case, versions, reason: str) -> None:
         record.skipped.append({"case": case, "versions": list(versions), "reason": reason})
@@ -143,7 +148,8 @@ class Campaign:
             if name in counted:
                 row["counted"] = counted[name]
             if experiment.traced(case):
-                row["timeline"] = _beginning(timing.timeline(call.run))
+                trace = self._attempt(record, case, (name,), partial(timing.timeline, call.run))
+                row |= {"timeline": _beginning(trace)} if trace else {}  # the timings are right without it
             row["check"] = {"max_error": proofs[name].max_error, "tolerance": proofs[name].tolerance}
             try:
                 asked = case | {"dtype": experiment.dtype(case, name)}

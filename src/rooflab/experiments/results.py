@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import records, timing
 from ..figures import Table, table
 from ..units import si
-from .campaign import Campaign, named, require_fresh
+from .campaign import Campaign, is_stale, named, require_fresh
 
 BOOK_DEVICE = "h200-sxm"
 
@@ -100,22 +100,28 @@ def results(experiment: str, *, quick: bool = True) -> Results:
     """Return the results of an experiment for a page: on a GPU it is measured first, without one it is replayed.
 
     `quick` measures the few cases that take seconds; rows that are already there are not measured again.
+    Of the reader's own record only the rows of today's kernels are shown; the banner counts the others.
     With ROOFLAB_REPLAY set nothing is measured, and only the book's record is shown.
     """
     (chosen,) = named([experiment])
     book = require_fresh(records.load(BOOK_DEVICE, experiment))
     if len(records.shown_roots()) == 1:
         return Results(book, None)
+    root = records.own_root()
+    devices, live, note = records.devices_with_records(root), False, ""
     if timing.has_gpu():
-        campaign = Campaign([chosen], root=records.own_root(), quick=quick)
+        campaign = Campaign([chosen], root=root, quick=quick)
         for _ in campaign.steps():
-            pass
-        return Results(book, records.find(campaign.device, experiment, records.own_root()), live=True)
-    note = ""
-    for device in records.devices_with_records(records.own_root()):
-        if own := records.find(device, experiment, records.own_root()):
-            try:
-                return Results(book, require_fresh(own, records.own_root()))
-            except records.StaleRecord as stale:
-                note = f"Yours is not shown: {stale}"  # without a GPU the reader cannot mend it here
-    return Results(book, None, note=note)
+            live = True
+        devices = [campaign.device]
+    for device in devices:
+        own = records.find(device, experiment, root) or records.Record(device, experiment)
+        fresh = [row for row in own.rows if not is_stale(row)]
+        if stale := len(own.rows) - len(fresh):
+            note = (
+                f"Not shown: {stale} of your {len(own.rows)} rows of {device}/{experiment}, which are of an older "
+                f"kernel; to measure them again, run on that GPU: rooflab measure {experiment}"
+            )
+        if fresh:
+            return Results(book, replace(own, rows=fresh), live, note)
+    return Results(book, None, live, note)

@@ -72,10 +72,12 @@ def remarked(cubin: bytes, marks: Callable[[int], tuple[bool, bool]]) -> bytes:
 
     Equal instructions, as two warpgroups with the same code have them, count once and are changed together.
     """
-    code = bytearray(cubin)
     different = dict.fromkeys((each.low, each.high) for each in multiply_adds(cubin) if each.shared)
+    changed = {}
     for i, (low, high) in enumerate(different):
         keeps, yields = marks(i)
         new = high & ~_REUSE & ~_STAY | keeps * _REUSE | (not yields) * _STAY
-        code = code.replace(struct.pack("<QQ", low, high), struct.pack("<QQ", low, new))
-    return bytes(code)
+        changed[struct.pack("<QQ", low, high)] = struct.pack("<QQ", low, new)
+    # All at once: what one becomes may be what another was. Instructions begin at multiples of 16 byte in the file.
+    pieces = (cubin[i : i + 16] for i in range(0, len(cubin), 16))
+    return b"".join(changed.get(piece, piece) for piece in pieces)

@@ -112,7 +112,7 @@ def _model_and_formats() -> tuple[Slider, ...]:
 
 
 _GROUPS = Slider("g", "query heads per KV head g", powers_of_two(1, 32), 1)
-_STORED, _HEAD = {"b_w": "weights", "b_a": 2}, {"b_w": 2, "b_a": 2}
+_STORED = {"b_w": "weights", "b_a": 2}
 
 
 def _linear(label: str, d_in: str, d_out: str, tokens: dict) -> Dot:
