@@ -381,7 +381,7 @@ def _fp8(case: dict, versions):
 
 
 def _marks_cases(gpu: Gpu, quick: bool):
-    for n in () if quick else (2048, 4096, 8192):
+    for n in () if quick else (4096, 8192):
         yield {"dtype": "fp8", "M": n, "N": n, "K": n}
 
 
