@@ -33,8 +33,9 @@ print: book
 test: book lint
 	$(PY) -m pytest -n logical --maxprocesses 4
 
+# GPU containers mostly run as root, and there Jupyter wants to be told.
 lab: $(INSTALLED)
-	env -u ROOFLAB_REPLAY $(VENV)/bin/jupyter lab --LabApp.default_url=/lab/tree/notebooks
+	env -u ROOFLAB_REPLAY $(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks
 
 # Not in _build, which `make clean` removes: a course holds its gradebook.
 course: $(INSTALLED)

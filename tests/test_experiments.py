@@ -200,7 +200,9 @@ def test_sizes_scale_to_the_memory_of_the_card():
         quick = list(experiment.cases(H200, True))
         # These are not part of the quick campaign: what they compile alone takes half a minute.
         slow = ("gemm_ladder", "gemm_fp8", "marks", "decode_step", "first_call", "flash")
-        assert bool(quick) == (experiment.name not in slow)
+        assert bool(quick) == (experiment.name not in slow), (
+            f"{experiment.name}: `slow` in tests/test_experiments.py names those without quick cases, and no others"
+        )
         assert len(quick) <= len(list(experiment.cases(H200, False)))
     elements = [case["rows"] * case["columns"] for case in EXPERIMENTS["softmax"].cases(small, False)]
     assert max(elements) < 2**28 and max(elements) * 64 <= small.memory_bytes

@@ -400,6 +400,11 @@ def test_formula_names_and_symbol_meanings_are_unique():
     assert len(meanings) == len(set(meanings))
 
 
+def test_every_formula_of_the_module_is_among_those_that_are_compared():
+    apart = {name for name, each in vars(ledger).items() if isinstance(each, Formula) and each not in FORMULAS}
+    assert not apart, "put it into ROOFLINE, _OTHERS or a workload of src/rooflab/ledger.py"
+
+
 def test_mathml_tokens_join_to_the_whole_formula():
     tokens = WORKLOADS["attention_decode"].traffic["hbm"].mathml_tokens()
     assert [token[0] for token in tokens if isinstance(token, list)] == ["b", "B", "d_h", "L", "h_kv", "h"]

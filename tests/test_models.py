@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -130,7 +131,8 @@ def count(network):
 @pytest.mark.parametrize("id", TABLES)
 def test_a_built_in_model_has_the_parameters_of_its_class(id):
     config = dict(TABLES[id]["config"])
-    assert model(id).parameters == count(official(config.pop("model_type"), config)) == GOLDEN[id]
+    assert model(id).parameters == (counted := count(official(config.pop("model_type"), config)))
+    assert GOLDEN.get(id) == counted, f"GOLDEN of tests/test_models.py wants {id} with its number of parameters"
 
 
 def test_every_family_has_cases():
@@ -242,10 +244,11 @@ def test_the_parts_of_deepseek_v3():
 
 
 def test_every_built_in_model_says_where_it_comes_from():
-    assert set(TABLES) == set(GOLDEN) == set(models.models())
+    assert set(TABLES) == set(models.models())
+    assert set(TABLES) == set(GOLDEN), "GOLDEN of tests/test_models.py wants each model with its number of parameters"
     for id, table in TABLES.items():
         assert set(table) == {"title", "source", "date", "strength", "config"}, id
-        assert len(table["source"]) > 20 and "2026-11-29" in table["date"], id
+        assert len(table["source"]) > 20 and re.search(r"\bread \d{4}-\d\d-\d\d$", table["date"]), id
         assert table["strength"] in {"primary", "transcription"}, id
         assert (model(id).id, model(id).title, model(id).source) == (id, table["title"], table["source"])
 

@@ -1,11 +1,13 @@
 """The bound is the longest of the roofs' times and carries the name of that roof."""
 
+import dataclasses
 import itertools
 import math
 
 import numpy as np
 import pytest
 
+from rooflab import records
 from rooflab.hardware import Device, HardwareError, device, devices
 from rooflab.ledger import WORKLOADS, Demand
 from rooflab.roofline import Roof, Roofline, RooflineError
@@ -87,13 +89,33 @@ def test_impossible_rates_raise(rate):
         Roof("memory", "hbm", rate, "memory")
 
 
+def test_measured_ceilings_are_the_readers_own_where_the_book_has_none(tmp_path, monkeypatch):
+    monkeypatch.delenv("ROOFLAB_REPLAY", raising=False)
+    monkeypatch.setenv("ROOFLAB_RECORDS", str(tmp_path / "none"))
+    with pytest.raises(RooflineError) as caught:
+        Roofline.of(device("l4"), "bf16", measured=True)
+    assert str(caught.value) == (
+        "no measured ceilings for NVIDIA L4 in bf16; the book has them for h200-sxm; "
+        "on that GPU run: rooflab measure gemm bandwidth"
+    )
+    # What the remedy leaves behind; an int8 product is in no experiment.
+    monkeypatch.setenv("ROOFLAB_RECORDS", str(tmp_path))
+    for name in ("gemm", "bandwidth"):
+        dataclasses.replace(records.load("h200-sxm", name), device="l4").save(tmp_path)
+    own, book = (Roofline.of(device(id), "bf16", measured=True).roofs for id in ("l4", "h200-sxm"))
+    assert [roof for roof in own if roof.basis == "measured"] == [roof for roof in book if roof.basis == "measured"]
+    with pytest.raises(RooflineError, match="in int8; the book has them for no device$"):
+        Roofline.of(device("a100-80gb-sxm"), "int8", measured=True)
+    monkeypatch.setenv("ROOFLAB_REPLAY", "1")
+    with pytest.raises(RooflineError, match="no measured ceilings for NVIDIA L4"):
+        Roofline.of(device("l4"), "bf16", measured=True)
+
+
 def test_what_is_missing_is_named_with_the_choices():
     with pytest.raises(RooflineError, match="unknown kind of roof 'network'; choose from compute, memory, launch"):
         Roof("network", "nvlink", 1.0, "x")
     with pytest.raises(RooflineError, match="toy has no compute roof 'exp'; it has tensor, vector"):
         TOY.bound(Demand("x", {"exp": 1}, {"hbm": 1}))
-    with pytest.raises(RooflineError, match="no measured ceilings for"):
-        Roofline.of(device("l4"), "bf16", measured=True)
     with pytest.raises(HardwareError, match="h100-sxm"):
         Roofline.of(device("h100-sxm"), "fp4")
     with pytest.raises(RooflineError, match="no measured floor 'launch eager' for NVIDIA L4; it has none"):

@@ -187,7 +187,7 @@ def test_drift_is_found_and_named_with_its_remedy(root, capsys, name, change):
         notebook = nbformat.read(path, 4)
         notebook.cells[-1].source += " "
         nbformat.write(notebook, path)
-    assert f"{name} " in (found := check(root, capsys)) and "python tools/sync.py" in found
+    assert f"{name} " in (found := check(root, capsys)) and "run: make sync" in found
 
 
 def test_edit_of_a_source_is_drift(root, capsys):

@@ -289,6 +289,30 @@ def test_a_course_is_not_overwritten(classroom, capsys):
     assert before == sorted(path.read_bytes() for path in (classroom / "source").glob("*/*.ipynb"))
 
 
+@pytest.mark.parametrize("has", ["bin/activate", "conda-meta"])
+def test_a_new_course_says_how_to_go_on_from_a_plain_shell(tmp_path, capsys, monkeypatch, has):
+    """The command enters the environment and the folder, with paths that have a blank."""
+    prefix, folder = tmp_path / "my env", tmp_path / "my course"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / has).touch()
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    assert course.main([str(folder)]) == 0
+    enter = f". '{prefix}/bin/activate'" if has == "bin/activate" else f"conda activate '{prefix}'"
+    said = capsys.readouterr().out
+    assert said.endswith(f"Next: {enter} && cd '{folder}' && nbgrader generate_assignment 01-decode-intensity\n")
+
+
+@pytest.mark.parametrize(("user", "told"), [("0", True), ("1000", False)])
+def test_make_lab_starts_for_root_too(tmp_path, user, told):
+    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
+    (tmp_path / "id").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["make", "-n", "lab"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ("--allow-root" in done.stdout) == told
+
+
 def test_make_lab_shows_the_exercises():
     """JupyterLab shows nothing above the folder that it is given; the pages send students to `exercises/` in it."""
     done = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

@@ -15,6 +15,7 @@ import argparse
 import importlib
 import re
 import secrets
+import shlex
 import sys
 from pathlib import Path
 
@@ -147,6 +148,13 @@ def make_course(folder: Path, seed: int, root: Path = ROOT) -> list[str]:
     return [path.stem for path in solutions]
 
 
+def next_step(folder: Path, name: str) -> str:
+    """Return the command that makes the first release, from anywhere; nbgrader needs its environment to be active."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    enter = f". {shlex.quote(str(script))}" if script.is_file() else f"conda activate {shlex.quote(sys.prefix)}"
+    return f"{enter} && cd {shlex.quote(str(folder.resolve()))} && nbgrader generate_assignment {name}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 1 when no course was made."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -159,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     except CourseError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{options.folder} holds {len(names)} assignments. Next, in it: nbgrader generate_assignment {names[0]}")
+    print(f"{options.folder} holds {len(names)} assignments. Next: {next_step(options.folder, names[0])}")
     return 0
 
 

@@ -31,7 +31,7 @@ from nbformat import NotebookNode
 from plain_markdown import Book, MarkdownError, has_code, plain
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND = "python tools/sync.py"
+COMMAND = "make sync"
 # A reader's own copy of an exercise, which this tool neither writes nor complains about.
 OWN_COPY = "my-*.ipynb"
 SETUP = """\
