@@ -61,11 +61,34 @@ def test_show_prints_rates_from_the_ledger(mine, capsys):
     assert cli.main(["show", "gemm", "--device", "my-gpu"]) == 0
     out = capsys.readouterr().out
     first = mine.rows[0]
-    assert out.count("\n") == 1 + len(mine.rows)
+    assert out.count("\n") == 2 + len(mine.rows)
     flop_per_s = 2 * first["case"]["M"] ** 3 / first["time_s"]
     from rooflab.units import si
 
     assert si(flop_per_s, "op/s") in out
+
+
+def test_show_and_compare_print_columns_as_wide_as_their_cells(tmp_path, monkeypatch, capsys):
+    """And the versions of the packages that were there, in words."""
+    monkeypatch.setenv("ROOFLAB_RECORDS", str(tmp_path))
+    run = RUN | {"versions": {"torch": "2.11.0", "triton": "3.6.0", "rooflab": None}}
+    for gpu, factor in (("my-gpu", 1), ("another", 12)):
+        record = Record(gpu, "exponential", [run])
+        for repeats, time_s in ((64, 70.91e-6), (1024, 1.5e-3)):
+            record.append(row({"n": 4, "repeats": repeats}, "triton", factor * time_s))
+        record.save(tmp_path)
+    assert cli.main(["show", "exponential", "--device", "my-gpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["my-gpu: My GPU, 2026-11-29T12:00Z, driver 1", "torch 2.11.0, triton 3.6.0"]
+    assert [line[:49] for line in lines[2:]] == [
+        "n=4 repeats=64    triton  70.91 µs  wall 70.91 µs",
+        "n=4 repeats=1024  triton    1.5 ms    wall 1.5 ms",
+    ]
+    assert cli.main(["compare", "my-gpu", "another"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "exponential  n=4 repeats=64    triton  70.91 µs  12.00x",
+        "exponential  n=4 repeats=1024  triton    1.5 ms  12.00x",
+    ]
 
 
 def test_show_of_a_record_in_which_all_was_skipped_says_so(mine, tmp_path, capsys):

@@ -61,6 +61,11 @@ def test_table_refuses_ragged_rows_and_escapes():
     assert "&lt;b&gt;" in figures.table(["a"], [["<b>"]])._repr_html_()
 
 
+def test_a_cell_of_words_may_wrap_and_a_number_with_its_unit_may_not():
+    text = figures.table(["a", "b"], [["1,048,576", "989.4 TFLOP/s"], ["a chain of operations, fused and not", ""]])
+    assert re.findall("<td([^>]*)>", text._repr_html_()) == ["", "", ' class="rooflab-words"', ""]
+
+
 def test_a_timeline_shows_every_kernel_where_it_ran_and_overlaps_in_two_lanes():
     track = [("rows_kernel", 5e-6, 4e-6), ("split_kernel", 8e-6, 2e-6), ("add", 11e-6, 50e-6), ("late", 90e-6, 1e-6)]
     (ax,) = figures.timeline_figure({"ours": track}, 20e-6).axes

@@ -34,6 +34,22 @@ def test_the_checks_find_what_they_look_for(tmp_path):
     assert silent == []
 
 
+def test_a_line_does_not_end_between_a_number_and_its_unit():
+    """In sentences; code, formulas and printed lines keep their spaces."""
+    number = r"(?<![\w.])\d[\d.,]*{space}(?:[kMGTP]?FLOP|[kMGTP]i?B|[mµn]?s|[MG]Hz|W|%)(?!\w)"
+    plain, joined = (re.compile(number.format(space=space)) for space in (" ", "\u00a0"))
+    found, torn = 0, {}
+    for file in check_site.pages():
+        text = re.sub(r"(?s)<(pre|code|script|figure|svg)\b.*?</\1>", "", check_site.page(file).text)
+        sentences = re.findall(r"(?s)<p>(.*?)</p>", re.sub(r"\\[(].*?\\[)]", "", text))
+        found += sum(len(joined.findall(each)) for each in sentences)
+        torn[file.name] = [each for each in sentences if plain.search(each)]
+        verbatim = re.findall(r"(?s)<(pre|code)\b(.*?)</\1>|\\[(].*?\\[)]", check_site.page(file).text)
+        assert not any("\u00a0" in "".join(each) for each in verbatim)
+    assert {name: each for name, each in torn.items() if each} == {}
+    assert found > 300
+
+
 def test_every_address_is_dated_and_those_of_links_toml_are_on_the_site():
     assert [url for url, day in check_site.access_dates().items() if not check_site.is_day(day)] == []
     linked = {url for file in check_site.pages() for url in check_site.page(file).links}

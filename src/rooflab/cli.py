@@ -140,6 +140,18 @@ def _found(device: str | None, experiment: str, *, book_first: bool = False) -> 
     return None
 
 
+def _print_columns(rows: list[list[str]], sides: str) -> None:
+    """Print cells in columns as wide as their widest; `sides` has < or > for each."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, sides, strict=True)
+        print("  ".join(f"{cell:{side}{width}}" for cell, width, side in cells).rstrip())
+
+
+def _case(row: dict) -> str:
+    return " ".join(f"{key}={value}" for key, value in row["case"].items())
+
+
 def _show(chosen) -> int:
     from .experiments import EXPERIMENTS, named
 
@@ -148,16 +160,17 @@ def _show(chosen) -> int:
     experiment = EXPERIMENTS[chosen.experiment]
     if record.runs:
         run = record.runs[-1]
-        print(f"{record.device}: {run['gpu']}, {run['measured']}, driver {run['driver']}, {run['versions']}")
+        versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version)
+        print(f"{record.device}: {run['gpu']}, {run['measured']}, driver {run['driver']}\n{versions}")
     else:
         print(f"{record.device}: all was skipped, so there are no rows")
+    lines = []
     for row in record.rows:
-        demand = experiment.demand(row["case"], row["version"])
-        moved = demand.traffic["hbm"] / row["time_s"]
-        rates = f"{si(demand.flop / row['time_s'], 'op/s'):>14} {si(moved, 'B/s'):>12}"
-        case = " ".join(f"{key}={value}" for key, value in row["case"].items())
-        wall = si(row["wall_s"], "s")
-        print(f"{case:44} {row['version']:22} {si(row['time_s'], 's'):>10} wall {wall:>10} {rates} {row['cache']}")
+        demand, time_s = experiment.demand(row["case"], row["version"]), row["time_s"]
+        rates = [si(demand.flop / time_s, "op/s"), si(demand.traffic["hbm"] / time_s, "B/s")]
+        times = [si(time_s, "s"), "wall " + si(row["wall_s"], "s")]
+        lines.append([_case(row), row["version"], *times, *rates, row["cache"]])
+    _print_columns(lines, "<<>>>><")
     for skip in record.skipped:
         print(f"skipped {skip['case']} {', '.join(skip['versions'])}: {skip['reason']}")
     return 0
@@ -166,7 +179,7 @@ def _show(chosen) -> int:
 def _compare(chosen) -> int:
     folder = Path(chosen.mine).resolve()  # the name of "." is that of the device, too
     mine_root, mine = (folder.parent, folder.name) if folder.is_dir() else (records.own_root(), chosen.mine)
-    found = 0
+    lines = []
     for path in sorted((mine_root / mine).glob("*.json")):
         ours, theirs = records.read(path), _found(chosen.other, path.stem, book_first=True)
         if theirs is None:
@@ -175,14 +188,13 @@ def _compare(chosen) -> int:
         other = {(str(row["case"]), row["version"]): row for row in theirs.rows}
         for row in ours.rows:
             if match := other.get((str(row["case"]), row["version"])):
-                found += 1
-                ratio = match["time_s"] / row["time_s"]
-                case = " ".join(f"{key}={value}" for key, value in row["case"].items())
-                print(f"{path.stem:16} {case:44} {row['version']:22} {si(row['time_s'], 's'):>10} {ratio:6.2f}x")
+                ratio = f"{match['time_s'] / row['time_s']:.2f}x"
+                lines.append([path.stem, _case(row), row["version"], si(row["time_s"], "s"), ratio])
     if not (mine_root / mine).is_dir():
         raise records.RecordError(f"no records of yours for {mine}; see: rooflab list")
-    if not found:
+    if not lines:
         raise records.RecordError(f"{mine} and {chosen.other} have no case in common; run: rooflab measure")
+    _print_columns(lines, "<<<>>")
     print(f"ratio: time on {chosen.other} / time on {mine}; above 1, {mine} is faster")
     return 0
 

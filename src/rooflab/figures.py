@@ -69,8 +69,14 @@ class Table:
     def _repr_html_(self) -> str:
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in self.header)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        body = "".join("<tr>" + "".join(map(self._cell, row)) + "</tr>" for row in self.rows)
         return f'<table class="rooflab-data">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+    @staticmethod
+    def _cell(text: str) -> str:
+        # Longer than a number with its unit, so that it may wrap.
+        words = ' class="rooflab-words"' if len(text) > 24 else ""
+        return f"<td{words}>{html.escape(text)}</td>"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence], caption: str = "") -> Table:

@@ -383,6 +383,29 @@ def test_every_ceiling_has_a_name_that_no_line_strikes_through(open_scenario, sc
     assert struck == []
 
 
+def test_on_a_phone_sentences_wrap_and_no_dot_hides_the_name_of_a_roof(open_scenario):
+    page = open_scenario(launch_scenario(), width=390)
+    settle(page)
+    formulas = page.locator(".rooflab-math")
+    assert "here a kernel moves" in formulas.inner_text()
+    assert formulas.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    hidden = page.evaluate(
+        """() => {
+          const dots = [...document.querySelectorAll('.rooflab-dot circle')];
+          return [...document.querySelectorAll('.rooflab-chart > g:not([class]) > text')].filter((text) => {
+            const back = text.getScreenCTM().inverse(), box = text.getBBox();
+            return dots.some((dot) => {
+              const centre = new DOMPoint(0, 0).matrixTransform(back.multiply(dot.getScreenCTM()));
+              const dx = Math.max(box.x - centre.x, 0, centre.x - box.x - box.width);
+              const dy = Math.max(box.y - centre.y, 0, centre.y - box.y - box.height);
+              return Math.hypot(dx, dy) < dot.r.baseVal.value;
+            });
+          }).map((text) => text.textContent);
+        }"""
+    )
+    assert hidden == []
+
+
 def test_redraw_takes_at_most_a_millisecond(page, redraw_ms, capsys):
     times = redraw_ms(page, 10)
     with capsys.disabled():

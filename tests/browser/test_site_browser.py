@@ -21,8 +21,27 @@ OVERFLOW = """() => {
   const wide = [...document.querySelectorAll("article *")].filter(e => e.getBoundingClientRect().right > width + 1);
   return {
     page: document.documentElement.scrollWidth - width,
+    cut: [...document.querySelectorAll(".prev-next-area a")]
+      .filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText),
     first: wide.length ? wide[0].outerHTML.slice(0, 200) : "",
   };
+}"""
+
+
+# Tables that scroll sideways, and cells in which a number is torn from its unit.
+TABLES = """() => {
+  const isBox = e => e.tagName === "ARTICLE" || getComputedStyle(e).overflowX === "auto";
+  const boxOf = e => isBox(e) ? e : boxOf(e.parentElement);
+  const wide = [...document.querySelectorAll("article table")].filter(table => {
+    const box = boxOf(table.parentElement);
+    return box.scrollWidth > box.clientWidth;
+  });
+  const broken = [...document.querySelectorAll(".rooflab-data td")].filter(cell => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return /^[\\d.,]+ \\S+$/.test(cell.innerText) && range.getClientRects().length > 1;
+  });
+  return {wide: wide.map(e => e.innerText.slice(0, 80)), broken: broken.map(e => e.innerText)};
 }"""
 
 
@@ -50,6 +69,9 @@ def test_page_is_accessible_and_fits(page_at, violations, pictures, name, look):
     page.wait_for_timeout(500)  # the theme's transitions: half-way colours would be judged; and MathJax
     overflow = page.evaluate(OVERFLOW)
     assert overflow["page"] <= 0, overflow["first"]
+    assert overflow["cut"] == [], "a link at the foot is wider than its place"
+    if look == "desktop":
+        assert page.evaluate(TABLES) == {"wide": [], "broken": []}
     file = pictures / f"{name.removesuffix('.html')}-{look}.png"
     page.screenshot(path=file, full_page=True)
     assert file.stat().st_size > 5000
@@ -73,6 +95,26 @@ def test_axe_finds_what_it_looks_for(page_at, violations):
     assert kinds() == {COLOUR, "image-alt", "heading-order"}
     assert kinds(only=[COLOUR]) == {COLOUR}
     assert kinds(without=[COLOUR]) == {"image-alt", "heading-order"}
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_printed_columns_stay_columns_and_sentences_wrap(page_at, width):
+    page = page_at("measure-your-gpu.html", width=width)
+    page.wait_for_timeout(500)  # the theme lets the keyboard reach what scrolls
+    printed = page.locator("#check-a-record .output.stream pre").evaluate_all(
+        """boxes => boxes.map(box => ({
+          text: box.innerText,
+          wrapped: getComputedStyle(box).whiteSpace !== "pre",
+          beyond: box.scrollWidth - box.clientWidth,
+          reached: box.tabIndex === 0,
+        }))"""
+    )
+    compared, shown, *sentences = printed
+    assert "1.00x" in compared["text"] and "wall" in shown["text"] and sentences
+    for box in (compared, shown):
+        assert not box["wrapped"]
+        assert box["reached"] == (box["beyond"] > 0) == (width == 390)
+    assert {box["beyond"] for box in sentences} == {0}
 
 
 def test_formulas_are_typeset(page_at):

@@ -413,7 +413,7 @@ function render({ model, el }) {
       group.forEach(({ roof }, row) => {
         // The baseline of a name below lies further out by the letters' height.
         const aside = sign * ((sign < 0 ? 7 : 21) + 14 * row);
-        const along = sign < 0 ? 14 : BOX === WIDE ? 80 : 6; // where the dots of small intensity leave room
+        const along = sign < 0 ? 14 : BOX === WIDE ? 80 : 50; // where the dots of small intensity leave room
         const spot = [outer.x + along * Math.cos(angle) + aside * Math.sin(angle), outer.y - along * Math.sin(angle) + aside * Math.cos(angle)];
         roofLayer.append(node("text", { transform: `translate(${spot.join(" ")}) rotate(${(-angle * 180) / Math.PI})` }, named(roof, "B/s")));
       });
@@ -552,7 +552,7 @@ function render({ model, el }) {
         ? `<p>One unit after another: ${dot.times.filter(([roof]) => roof.kind === "compute").map(([, time]) => si(time, "s")).join(" + ")} = ${si(dot.serial, "s")}, so ${si(dot.flop / dot.serial, "FLOP/s")}, ${si((100 * dot.flop) / dot.serial / dot.peak, "", 3)} % of the ${dot.times.find(([roof]) => roof.key === dot.unit)[0].label}; all at once ${si((100 * dot.attainable) / dot.peak, "", 3)} %.</p>`
         : "") +
       (scenario.launch && breakEven !== null
-        ? `<div>A launch takes as long as moving <math>${plainMath(FORMULAS.break_even_bytes.math)}</math> = ${si(breakEven, "B")}; here a kernel moves ${si(dot.bytes / dot.launches, "B")}.</div>`
+        ? `<div class="rooflab-wrap">A launch takes as long as moving <math>${plainMath(FORMULAS.break_even_bytes.math)}</math> = ${si(breakEven, "B")}; here a kernel moves ${si(dot.bytes / dot.launches, "B")}.</div>`
         : "") +
       `<p>Counted: ${dot.workload.assumes}.</p>`;
     if (isStatic) link.href = toFragment(scenario, state);
