@@ -31,7 +31,8 @@ class Call:
     """One version of a case: `run` is timed; `prove` runs it on poisoned outputs and returns its check.
 
     `kernel` is the module of this package whose source the version depends on. `settings` are what was chosen by
-    timing: they are kept in the row, and join the case where it is prepared again to read the GPU's counters.
+    timing or counted in the machine code: they are kept in the row, and join the case where it is prepared again to
+    read the GPU's counters.
     """
 
     run: Callable[[], object]
