@@ -47,7 +47,7 @@ ROWS = [(e, row) for e in ("bandwidth", "chain", "norm", "softmax", "attention")
 ROWS = [(e, row) for e, row in ROWS if memory_bound_beyond_l2(e, row)]
 
 
-@pytest.mark.parametrize("experiment", sorted(set(EXPERIMENTS)))
+@pytest.mark.parametrize("experiment", sorted(EXPERIMENTS))
 def test_the_middle_three_fifths_of_each_row_lie_close_together(experiment):
     """Where a host falls behind now and then, some calls take many times as long as others."""
     for row in rows(experiment):

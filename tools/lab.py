@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -149,14 +149,19 @@ def run(name, url, folder, limit_s):
             page.on("pageerror", lambda error: trouble.append(f"page: {error}"))
             try:
                 run_all(page, f"{url}/lab/tree/{name}?reset", limit_s)
-            finally:  # what ran until then counts, and the kernel must not go on beside the next notebook
-                save(page)
-                found = outcome(folder / name)
-                shut_down(page)
+            except Exception as error:  # what ran counts, and the kernel must not go on beside the next notebook
+                trouble.append(_said(error))
+            save(page)
+            found = outcome(folder / name)
+            shut_down(page)
     except Exception as error:
-        trouble.append(f"{type(error).__name__}: {error}"[:500])
+        trouble.append(_said(error))
     found = {"notebook": name, "cells": 0, "executed": 0, "errors": []} | found
     return found | {"errors": found["errors"] + trouble, "time_s": round(time.monotonic() - begun, 1)}
+
+
+def _said(error):
+    return f"{type(error).__name__}: {error}"[:500]
 
 
 def keep(out, record):
@@ -190,8 +195,9 @@ def main(names, out, jobs, limit_s):
             shutil.copy(NOTEBOOKS / name, folder / name)
         done = []
         with server(folder) as url, ThreadPoolExecutor(jobs) as pool:
-            for found in pool.map(lambda name: run(name, url, folder, limit_s), names):
-                done.append(found)
+            for running in as_completed([pool.submit(run, name, url, folder, limit_s) for name in names]):
+                found = running.result()
+                done = sorted([*done, found], key=lambda each: each["notebook"])
                 print(
                     f"{found['notebook']}: {found['executed']} of {found['cells']} cells,",
                     *found["errors"] or ["clean"],

@@ -132,7 +132,7 @@ def test_a_notebook_that_takes_too_long_is_written_down_and_ended(browser, tmp_p
     assert (slow["cells"], slow["executed"]) == (3, 1) and "not over after 8 s" in slow["errors"][0]
 
 
-def test_what_cannot_be_run_is_refused_before_anything_runs(tmp_path):
+def test_what_cannot_be_run_is_refused_before_anything_runs(browser, tmp_path):
     for names, jobs, said in (
         (["none.ipynb"], 1, "No notebook none.ipynb; choose from 01-"),
         ([], 0, "give 1 or more"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # Bits of the upper half of an instruction of 16 byte. NVIDIA documents neither: `nvdisasm` prints the first as `.reuse`
-# of the second operand, and DeepGEMM's script of 2025 had the second (its pull request 26).
+# of the second operand. DeepGEMM's `interleave_ffma.py` (commit 82d4b99) flips both, and names them reuse and yield.
 _REUSE, _STAY = 1 << 59, 1 << 45
 
 
